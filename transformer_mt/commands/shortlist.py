@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     from transformer_mt.commands.translating import contents
     from transformer_mt.data.corpus import training_filter
     from transformer_mt.data.encoded import Limits, encoded_corpus
-    from transformer_mt.data.prepare import prepare, protection_of
+    from transformer_mt.data.prepare import changes_of, prepare
     from transformer_mt.data.shortlist import learn
     from transformer_mt.training.folder import RunDirectory
     from transformer_mt.utils.files import lines
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
             # Nothing else reads this text again, so the cache of the config is not used.
             corpus = encoded_corpus(
                 *(pairs, "", subwords, limits, Path(folder), "encoding the text"),
-                protection_of(config),
+                changes_of(config),
                 training_filter(frozenset(), config.data.drop_duplicates),
             )
             shortlist, tested = learn(corpus, subwords)

@@ -10,6 +10,7 @@ from transformer_mt.config.section import (
     NaturalNumber,
     NonEmptyText,
     PositiveInt,
+    Probability,
     Section,
     Symbol,
 )
@@ -184,6 +185,11 @@ class DataConfig(Section):
                   `${x}`, `__x__`, `{{x}}`
     numbers       numbers with their units, such as 2.5 GB
     [] protects nothing."""
+
+    input_noise: Probability = 0.0
+    """The share of the training pairs that get noise of the kinds that people type: UPPER CASE,
+    Title Case, lower case, no final stop, or typing errors. Upper case and a missing stop are
+    translated as such. Text of these kinds is then translated better."""
 
     drop_unmatched: bool = False
     """Whether training leaves out pairs whose protected parts do not match: one side has a tag or a

@@ -26,6 +26,7 @@ import numpy as np
 
 from transformer_mt.data.cache import CachedArrays, entry
 from transformer_mt.data.corpus import Pair
+from transformer_mt.data.input_noise import InputNoise
 from transformer_mt.data.spans import SpanFinder
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
@@ -160,27 +161,34 @@ UNMATCHED = "tags or placeholders of the sides differ"
 
 
 @dataclass(frozen=True)
-class Protection:
-    """Puts symbols in place of the protected spans of pairs.
+class PairChanges:
+    """What is changed in pairs before they are encoded: symbols take the place of protected spans,
+    and some pairs get noise.
 
     Attributes:
-        settings: data.protect.
-        drop_unmatched: whether pairs are dropped whose spans do not match.
-        ignored: as in `SpanFinder`.
+        protect, drop_unmatched, input_noise: the keys of the section `data`.
+        tags: texts that stay as they are.
     """
 
-    settings: tuple[str, ...]
+    protect: tuple[str, ...] = ()
     drop_unmatched: bool = False
-    ignored: tuple[str, ...] = ()
-
-    @cached_property
-    def spans(self) -> SpanFinder:
-        return SpanFinder(self.settings, self.ignored)
+    input_noise: float = 0.0
+    tags: tuple[str, ...] = ()
 
     def applied(self, pair: Pair) -> tuple[Pair, bool]:
-        """The pair with symbols, and whether its spans match."""
-        source, target, is_matched = self.spans.pair_in_symbols(*pair)
+        """The changed pair, and whether its spans match."""
+        source, target, is_matched = self._finder.pair_in_symbols(*pair)
+        if self.input_noise:
+            source, target = self._noise.applied(source, target)
         return (source, target), is_matched
+
+    @cached_property
+    def _finder(self) -> SpanFinder:
+        return SpanFinder(self.protect, self.tags)
+
+    @cached_property
+    def _noise(self) -> InputNoise:
+        return InputNoise(self.input_noise, self.tags)
 
 
 def encoded_corpus(
@@ -190,7 +198,7 @@ def encoded_corpus(
     limits: Limits,
     cache: Path,
     title: str,
-    protection: Protection | None = None,
+    changes: PairChanges | None = None,
     reason_to_drop: Callable[[Pair], str | None] = lambda pair: None,
 ) -> EncodedCorpus:
     """Returns the encoded corpus of a text, from the cache if it is there.
@@ -200,7 +208,7 @@ def encoded_corpus(
             Without a length, they count as few.
         content: a text that changes with `pairs` and with what `reason_to_drop` decides.
         title: what the progress bar and errors call the work.
-        protection: puts symbols in place of protected spans.
+        changes: is applied to each pair before it is encoded.
         reason_to_drop: is called with each pair, in order, and returns None to use it. The dropped
             pairs are counted by reason in `EncodedCorpus.facts`, together with those outside of
             `limits`.
@@ -208,12 +216,12 @@ def encoded_corpus(
     Raises:
         UserError: no pair is left, or the cache can't be written.
     """
-    texts = [str(FORMAT), content, repr(limits), *([repr(protection)] if protection else []), ""]
+    texts = [str(FORMAT), content, repr(limits), *([repr(changes)] if changes else []), ""]
     made_from = "\0".join(texts).encode() + subwords.content()
     key = hashlib.sha256(made_from).hexdigest()[:32]
 
     def make(folder: Path) -> None:
-        encode, total = partial(_encode, subwords, limits, protection), length_hint(pairs)
+        encode, total = partial(_encode, subwords, limits, changes), length_hint(pairs)
         cores = len(os.sched_getaffinity(0))
         is_large = cores > 1 and total >= PARALLEL_FROM
         pool = process_pool(cores, encode) if is_large else nullcontext(partial(map, encode))
@@ -259,12 +267,12 @@ def _chunks(
 
 
 def _encode(
-    subwords: Subwords, limits: Limits, protection: Protection | None, texts: _Texts
+    subwords: Subwords, limits: Limits, changes: PairChanges | None, texts: _Texts
 ) -> _Chunk:
     numbered, dropped = texts
-    if protection is not None:
-        applied = [(number, *protection.applied(pair)) for number, pair in numbered]
-        is_used = not protection.drop_unmatched
+    if changes is not None:
+        applied = [(number, *changes.applied(pair)) for number, pair in numbered]
+        is_used = not changes.drop_unmatched
         numbered = [(number, pair) for number, pair, matched in applied if matched or is_used]
         dropped = dropped + Counter([UNMATCHED] * (len(applied) - len(numbered)))
     sources = subwords.source.encode_all([pair[0] for _, pair in numbered])

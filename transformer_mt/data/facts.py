@@ -21,7 +21,7 @@ from transformer_mt.data.encoded import (
     EncodedCorpus,
     EncodedText,
     Limits,
-    Protection,
+    PairChanges,
 )
 from transformer_mt.data.languages import has_spaces, has_spaces_in, sentences
 from transformer_mt.data.normalization import examples_of
@@ -58,7 +58,7 @@ def facts_of(
     limits: Limits,
     reason_to_drop: Callable[[Pair], str | None],
     cache: Path,
-    protection: Protection | None = None,
+    changes: PairChanges | None = None,
 ) -> Facts:
     """Returns the facts about a corpus, whose form docs/data.md describes. They can be written as
     JSON.
@@ -68,13 +68,13 @@ def facts_of(
 
     Args:
         train: the encoded training text.
-        limits, reason_to_drop, protection: what it was encoded with.
+        limits, reason_to_drop, changes: what it was encoded with.
     """
     held = {name: split for name in ("dev", "test") if (split := getattr(corpus, name))}
     contents = {name: split.content() for name, split in held.items()}
 
     def make(folder: Path) -> None:
-        facts = _read(corpus.train, held, train, subwords, limits, reason_to_drop, protection)
+        facts = _read(corpus.train, held, train, subwords, limits, reason_to_drop, changes)
         (folder / "facts.json").write_text(json.dumps(facts))
 
     name = entry_name(FORMAT, train.key, contents)
@@ -110,7 +110,7 @@ def _read(
     subwords: Subwords,
     limits: Limits,
     reason_to_drop: Callable[[Pair], str | None],
-    protection: Protection | None,
+    changes: PairChanges | None,
 ) -> Facts:
     """Reads the training text, and returns the facts that the cache keeps."""
     is_used = np.zeros(train.text_lines, bool)
@@ -132,10 +132,10 @@ def _read(
     for number, (is_trained_on, (its_text, original)) in enumerate(bar):
         pair = its_text.as_read(*original)
         reason = reason_to_drop(pair)  # of every pair, because it may remember them
-        if protection is not None and reason is None:
-            pair, is_matched = protection.applied(pair)
+        if changes is not None and reason is None:
+            pair, is_matched = changes.applied(pair)
             if not is_matched:
-                reason = UNMATCHED if protection.drop_unmatched else None
+                reason = UNMATCHED if changes.drop_unmatched else None
                 unmatched += 1
                 if unmatched <= EXAMPLES:
                     first_unmatched.append(original)

@@ -22,7 +22,7 @@ from transformer_mt.data.corpus import (
     with_tags,
 )
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.encoded import EncodedCorpus, Limits, Protection, encoded_corpus
+from transformer_mt.data.encoded import EncodedCorpus, Limits, PairChanges, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of
 from transformer_mt.data.spans import SYMBOLS, has_symbols
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
@@ -143,18 +143,18 @@ def prepare(
     left_out = with_tags(held_out.texts, corpus.train)
     new_filter = partial(training_filter, left_out, data.drop_duplicates)
 
-    protection = protection_of(config)
+    changes = changes_of(config)
 
     def pairs() -> Iterator[Pair]:
         reason_to_drop = new_filter()
         used = (pair for pair in corpus.train if reason_to_drop(pair) is None)
-        return used if protection is None else (protection.applied(pair)[0] for pair in used)
+        return used if changes is None else (changes.applied(pair)[0] for pair in used)
 
     hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
     content = "\n".join([corpus.train.content(), str(data.drop_duplicates), *hashes])
     if subwords is None:
         subwords = _subwords(config, content, pairs, cache)
-    elif protection is not None and not has_symbols(subwords):
+    elif data.protect and not has_symbols(subwords):
         raise UsageError(
             f"data.protect: the subwords of {config.training.init_from} have no symbols for "
             "protected spans, because that model was trained without data.protect. Leave it out: "
@@ -169,7 +169,7 @@ def prepare(
     limits = Limits(data.max_length, data.max_length_ratio)
     title = "encoding the training text"
     train = encoded_corpus(
-        corpus.train, content, subwords, limits, cache, title, protection, new_filter()
+        corpus.train, content, subwords, limits, cache, title, changes, new_filter()
     )
     dev = links = None
     if corpus.dev is not None:
@@ -177,13 +177,13 @@ def prepare(
         # used, so that the loss means the same in every run.
         content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
         limits_of_dev = Limits(data.max_length)
-        of_dev = protection and replace(protection, drop_unmatched=False)
+        of_dev = changes and replace(changes, drop_unmatched=False, input_noise=0.0)
         dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title, of_dev)
         _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
         languages = data.source_lang, data.target_lang
         links = encoded_alignments(alignments, train, subwords, languages, cache)
-    facts = facts_of(corpus, train, subwords, limits, new_filter(), cache, protection)
+    facts = facts_of(corpus, train, subwords, limits, new_filter(), cache, changes)
     _require_known(facts)
     pairs_of_texts = [text["pairs"] for text in facts["texts"]]
     texts = tuple(map(WeightedText, pairs_of_texts, (text.weight for text in data.texts)))
@@ -192,12 +192,14 @@ def prepare(
     return PreparedData(subwords, train, dev, *splits, held_out_files, links, facts, texts)
 
 
-def protection_of(config: Config) -> Protection | None:
-    """Returns what puts symbols in place of protected spans; None if nothing is protected."""
+def changes_of(config: Config) -> PairChanges | None:
+    """Returns what is changed in the pairs of a config; None if nothing is."""
     data = config.data
-    if not data.protect:
+    if not data.protect and not data.input_noise:
         return None
-    return Protection(tuple(data.protect), data.drop_unmatched, tuple(config.tags))
+    return PairChanges(
+        tuple(data.protect), data.drop_unmatched, data.input_noise, tuple(config.tags)
+    )
 
 
 def _check_tags(train: Split, subwords: Subwords) -> None:
@@ -283,5 +285,5 @@ def _subwords(
     # Sampling happens later and does not change the model.
     made_from = [content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]]
     symbols = SYMBOLS if config.data.protect else []
-    made_from += [config.data.protect] if symbols else []
+    made_from += [repr(changes)] if (changes := changes_of(config)) else []
     return Subwords.load(entry(cache / f"subword-{entry_name(FORMAT, *made_from)}", make))
