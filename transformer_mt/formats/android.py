@@ -26,36 +26,44 @@ class AndroidStrings(XmlDocument):
     wanted = frozenset({"string", "string-array", "plurals"})
 
     @classmethod
-    def _units(cls, scanner: Scanner, languages: tuple[str, str]) -> Iterator[tuple[Unit, Element]]:
+    def _units(
+        cls, scanner: Scanner, languages: tuple[str, str]
+    ) -> Iterator[tuple[Unit, tuple[Element, Element]]]:
         for element in scanner:
             if element.attributes.get("translatable") == "false":
                 continue
             name = element.attributes.get("name", "")
             items = {name: element}
             if element.name != "string":
+                children = [child for child in element.children if child.name == "item"]
                 items = {
                     f"{name}[{child.attributes.get('quantity', number)}]": child
-                    for number, child in enumerate(element.children)
-                    if child.name == "item"
+                    for number, child in enumerate(children)
                 }
             for item_name, item in items.items():
                 raw = scanner.text(item, _is_code)
                 text = decoded(raw)
                 if has_text(text) and not _RESOURCE.fullmatch(raw.strip()):
-                    yield Unit(item_name, text), item
+                    yield Unit(item_name, text), (element, item)
 
     @classmethod
-    def _languages_of(cls, place: Element) -> tuple[str | None, str | None]:
-        return place.inherited("tools:locale"), None
+    def _languages_of(cls, place: tuple[Element, Element]) -> tuple[str | None, str | None]:
+        return place[0].inherited("tools:locale"), None
 
     def _write(
-        self, edits: Edits, unit: Unit, place: Element, translation: str, made_by: str
+        self,
+        edits: Edits,
+        unit: Unit,
+        place: tuple[Element, Element],
+        translation: str,
+        made_by: str,
     ) -> None:
+        _, item = place
         # Spaces around the text do not count, and stay, so that lines are not joined.
-        raw = edits.scanner.raw(place.content_start, place.content_end)
-        start = place.content_start + len(raw) - len(raw.lstrip(_WHITE))
-        end = place.content_end - len(raw) + len(raw.rstrip(_WHITE))
-        edits.replace(start, end, edits.inline(encoded(translation), unit.source, place))
+        raw = edits.scanner.raw(item.content_start, item.content_end)
+        start = item.content_start + len(raw) - len(raw.lstrip(_WHITE))
+        end = item.content_end - len(raw) + len(raw.rstrip(_WHITE))
+        edits.replace(start, end, edits.inline(encoded(translation), unit.source, item))
 
 
 def decoded(text: str) -> str:

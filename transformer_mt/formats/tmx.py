@@ -64,7 +64,8 @@ class Tmx(BilingualDocument):
 
     @classmethod
     def _languages_of(cls, place: _Place) -> tuple[str | None, str | None]:
-        return _language(place.source), place.target and _language(place.target)
+        target = None if place.target is None else _language(place.target)
+        return _language(place.source), target
 
     def _write(
         self, edits: Edits, unit: Unit, place: _Place, translation: str, made_by: str

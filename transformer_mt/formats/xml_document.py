@@ -48,6 +48,7 @@ class XmlDocument(Document):
         self._name = name
         self._languages = languages
         self._encoding = xml.encoding_of(content, name)
+        self._text = self._in_utf8()
         self.units = []
         for unit, place in self._read(self._scanner(), languages):
             if not self.units:
@@ -72,20 +73,18 @@ class XmlDocument(Document):
             return text
         return text.decode("utf-8").encode(self._encoding, "xmlcharrefreplace")
 
+    def _in_utf8(self) -> bytes:
+        text = b"".join(xml.to_utf8([self._content], self._name))
+        if text.decode("utf-8").encode(self._encoding) != self._content:
+            raise UserError(
+                f"{self._name}: what is not translated would not stay as it is in "
+                f"{self._encoding.upper()}. Convert the file to UTF-8"
+            )
+        return text
+
     def _scanner(self) -> Scanner:
-        content = self._content
-        blocks = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
-        if self._encoding != "utf-8":
-            text = b"".join(xml.to_utf8(blocks, self._name))
-            if text.decode("utf-8").encode(self._encoding) != content:
-                raise UserError(
-                    f"{self._name}: what is not translated would not stay as it is in "
-                    f"{self._encoding.upper()}. Convert the file to UTF-8"
-                )
-            content = text
-            blocks = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
-        else:
-            blocks = xml.to_utf8(blocks, self._name)
+        text = self._text
+        blocks = (text[start : start + BLOCK] for start in range(0, len(text), BLOCK))
         return Scanner(blocks, self._name, self.wanted, keep=True)
 
     @classmethod
