@@ -21,8 +21,8 @@ def _subtags(code: str) -> tuple[str, ...]:
 def fits(code: str, language: str) -> bool:
     """Returns whether text in one language serves as text in the other: de-AT and de do, but not
     pt-BR and pt-PT."""
-    first, second = _subtags(code), _subtags(language)
-    return first[0] == second[0] and (set(first) <= set(second) or set(second) <= set(first))
+    (first, *regions), (second, *others) = _subtags(code), _subtags(language)
+    return first == second and (set(regions) <= set(others) or set(others) <= set(regions))
 
 
 def closest(codes: Iterable[str], language: str) -> str | None:
