@@ -294,12 +294,15 @@ def conversion(path: Path, step: str) -> str:
     return _command(quoted(path), compression and compression.unpack, step)
 
 
-def _require_text(start: bytes, name: str, file: str, unpack: str | None = None) -> None:
+def _require_text(
+    start: bytes, name: str, file: str, any_encoding: bool, unpack: str | None = None
+) -> None:
     """Checks the first bytes of a text.
 
     Args:
         name: of the file, in messages.
         file: the file as a word of a shell, for commands in messages.
+        any_encoding: whether to allow other encodings and line ends than those of `lines`.
         unpack: the command that decompresses it, if it is compressed.
 
     Raises:
@@ -313,6 +316,8 @@ def _require_text(start: bytes, name: str, file: str, unpack: str | None = None)
             raise UserError(
                 f"{name}: a {ending} file, which is not read. Unpack it: {command.format(file)}"
             )
+    if any_encoding:
+        return
     if encoding := _wide_encoding(start):
         raise UserError(
             f"{name}: the encoding is {encoding}, not UTF-8. Convert the file: "
@@ -348,13 +353,16 @@ class _Descriptor(io.RawIOBase):
 
 
 @contextmanager
-def reading(source: Path | int, name: str | None = None) -> Iterator[IO[bytes]]:
+def reading(
+    source: Path | int, name: str | None = None, any_encoding: bool = False
+) -> Iterator[IO[bytes]]:
     """Opens a text for reading, and decompresses it if it is compressed. Until the first line has
     arrived, it waits, because its content says what it is.
 
     Args:
         source: a file, or a descriptor that is open.
         name: of the text, in messages; None: the path.
+        any_encoding: whether the text may be in UTF-16, as XML can.
 
     Raises:
         UsageError: there is no such file, or it can't be opened.
@@ -377,9 +385,9 @@ def reading(source: Path | int, name: str | None = None) -> Iterator[IO[bytes]]:
         stream: Any = io.BufferedReader(_Descriptor(start, descriptor), BLOCK)
         if compression := _compression_of(start):
             stream = compression.open(stream, "rb")
-            _require_text(stream.peek(BLOCK), name, file, compression.unpack)
+            _require_text(stream.peek(BLOCK), name, file, any_encoding, compression.unpack)
         else:
-            _require_text(start, name, file)
+            _require_text(start, name, file, any_encoding)
         yield stream
     except IsADirectoryError as error:
         raise UsageError(f"{name}: can't be read: {error.strerror}") from None

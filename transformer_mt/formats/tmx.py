@@ -1,0 +1,94 @@
+"""TMX: translation memories.
+
+A translation of a machine is a <tuv> that names the application in `creationtool` and the model in
+`creationid`. TMX cannot say that it needs review, so those of this tool are taken to need one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from transformer_mt.formats.document import Unit
+from transformer_mt.formats.languages import closest
+from transformer_mt.formats.xml import Element, Scanner, escaped_value
+from transformer_mt.formats.xml_document import TOOL, BilingualDocument, Edits, has_text
+from transformer_mt.utils.errors import UserError
+
+# These elements hold codes of the original format.
+_CODE = {"bpt", "ept", "it", "ph", "ut"}
+
+
+class _Place(NamedTuple):
+    """Where a unit is: the <tuv> of the source, that of the target, and the last one."""
+
+    source: Element
+    target: Element | None
+    last: Element
+
+
+class Tmx(BilingualDocument):
+    format = "TMX"
+    roots = frozenset({"tmx"})
+    wanted = frozenset({"tu"})
+
+    @classmethod
+    def _units(cls, scanner: Scanner, languages: tuple[str, str]) -> Iterator[tuple[Unit, _Place]]:
+        source_lang, target_lang = languages
+        seen: set[str] = set()
+        is_found = False
+        for number, element in enumerate(scanner, 1):
+            variants: dict[str, Element] = {}
+            for child in element.children:
+                if child.name == "tuv" and child.child("seg") is not None:
+                    variants.setdefault(_language(child), child)
+                    last = child
+            source = variants.get(closest(variants, source_lang))
+            if source is None:
+                seen.update(variants)
+                continue
+            is_found = True
+            target = variants.get(closest(variants, target_lang))
+            text = scanner.text(source.child("seg"), _is_code)
+            if target is source or not has_text(text):
+                continue
+            translated = "" if target is None else scanner.text(target.child("seg"), _is_code)
+            is_done = has_text(translated) and target.attributes.get("creationtool") != TOOL
+            name = element.attributes.get("tuid") or f"unit {number}"
+            yield Unit(name, text, translated, is_done), _Place(source, target, last)
+        if not is_found and seen:
+            raise UserError(
+                f"{scanner.name}: has no text in {source_lang}; its languages are "
+                f"{', '.join(sorted(seen)[:20])}"
+            )
+
+    @classmethod
+    def _languages_of(cls, place: _Place) -> tuple[str | None, str | None]:
+        target = None if place.target is None else _language(place.target)
+        return _language(place.source), target
+
+    def _write(
+        self, edits: Edits, unit: Unit, place: _Place, translation: str, made_by: str
+    ) -> None:
+        text = edits.inline(translation, unit.source, place.source.child("seg"))
+        made = {"creationtool": TOOL, "creationid": made_by}
+        if place.target is not None:
+            edits.set_attributes(place.target, made)
+            edits.fill(place.target.child("seg"), text, {})
+            return
+        # Versions of TMX before 1.4 call the attribute `lang`.
+        name = "xml:lang" if "xml:lang" in place.source.attributes else "lang"
+        attributes = {name: self._languages[1]} | made
+        values = "".join(f' {name}="{escaped_value(value)}"' for name, value in attributes.items())
+        seg = f"<seg>{text}</seg>"
+        if inner := edits.scanner.indent(place.source.child("seg")):
+            seg = inner + seg + edits.scanner.indent(place.source)
+        edits.insert(place.last, place.source, f"<tuv{values}>{seg}</tuv>")
+
+
+def _language(variant: Element) -> str:
+    return variant.attributes.get("xml:lang") or variant.attributes.get("lang", "")
+
+
+def _is_code(element: Element) -> bool:
+    return element.name in _CODE
