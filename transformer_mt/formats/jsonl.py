@@ -54,10 +54,10 @@ class JSONLDocument(SplicedDocument):
         if self._target == self._source:
             target = ""
         self.units.append(Unit(f"line {number}", source, target, bool(target)))
-        if place := found.get(self._target):
-            self._places.append((place.start, place.end, "", ""))
-        else:
-            self._places.append(self._new_field(number, found))
+        field = found.get(self._target)
+        self._places.append(
+            (field.start, field.end, "", "") if field else self._new_field(number, found)
+        )
 
     def _string(self, value: Value | None) -> str | None:
         """The text of a value; "" if it is missing or null, None if it is something else."""

@@ -24,8 +24,8 @@ def pairs(
         UserError: the file can't be read, or a column has something else than texts.
     """
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
+        from pyarrow import ArrowException  # type: ignore[import-untyped]
+        from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
     except ImportError:
         raise UsageError(
             f"{path}: Parquet files are read by the package pyarrow, which is not installed. "
@@ -33,9 +33,8 @@ def pairs(
         ) from None
     try:
         with ParquetFile(path) as file:
-            fields = {
-                field.path: field for field in map(file.schema.column, range(len(file.schema)))
-            }
+            schema = file.schema
+            fields = {field.path: field for field in map(schema.column, range(len(schema)))}
             columns = require_columns(list(fields), columns, languages, str(path))
             for name in columns:
                 if str(fields[name].logical_type) != "String":

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from transformer_mt.formats.document import Unit, clean
 from transformer_mt.formats.spliced import Edit, SplicedDocument, as_pair, lines, with_line_ends_of
+from transformer_mt.utils.files import reading
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _STRINGS = rf"{_STRING}(?:[ \t]*{_STRING})*"
 # A keyword with its first string, a further string, or a comment.
 _LINE = re.compile(
-    rf"[ \t]*(?:(?:(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?({_STRINGS})|(\#.*))?[ \t]*"
+    r"[ \t]*(?:(?:(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?"
+    rf"({_STRINGS})|(\#.*))?[ \t]*"
 )
 _CHARSET = re.compile(rb'Content-Type:[^"\n]*charset=([^\s\\";]+)', re.IGNORECASE)
 _TEMPLATE = "CHARSET"  # stands for the encoding in templates, which are ASCII or UTF-8
@@ -204,7 +206,8 @@ def pairs(
     path: Path, languages: tuple[str, str], columns: tuple[str, str] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Returns the finished messages of a PO file."""
-    return PODocument(path.read_bytes(), str(path), languages).finished()
+    with reading(path) as file:
+        return PODocument(file.read(), str(path), languages).finished()
 
 
 def _unescaped(string: str) -> str:

@@ -120,9 +120,9 @@ def pairs(
     path: Path, languages: tuple[str, str], columns: tuple[str, str] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yields the pairs of a CSV or TSV file. Rows without one of the texts are left out."""
-    lines = (f"{line}\n" for line in lines_of_file(path))
-    first_line = next(lines, "")
-    lines = chain([first_line], lines)
+    rest = (f"{line}\n" for line in lines_of_file(path))
+    first_line = next(rest, "")
+    lines = chain([first_line], rest)
     if is_tsv(path.name):
         rows = _tsv_rows(lines)
     else:

@@ -65,6 +65,8 @@ class YAMLDocument(SplicedDocument):
         self._emitter = Emitter(io.StringIO(), allow_unicode=not escapes)
         self._resolver = yaml.SafeLoader("")
         self._places: list[_Place] = []
+        if self.text.startswith("\ufeff"):  # libyaml would not count it
+            raise self.error(0, "begins with two byte order marks. Remove one")
         try:
             self._read()
         except yaml.reader.ReaderError as error:
