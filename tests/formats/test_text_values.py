@@ -329,6 +329,13 @@ def test_arbitrary_yaml(tree, style, flow, unicode, data):
         assert yaml.load(written, loader) == translated(tree, list(expected))
 
 
+@pytest.mark.parametrize("content", ["a: b\n  \t\nc: d\n", "b\n\t", "- b\n \t\n# e\n"])
+def test_tabs_after_a_plain_text(content):
+    written = read_yaml(content).render({0: "x: y"}, "").decode()
+    tree = yaml.load(content, yaml.CSafeLoader)  # PyYAML refuses tabs that libyaml and YAML allow
+    assert yaml.load(written, yaml.CSafeLoader) == translated(tree, ["x: y", "d"])
+
+
 def test_libyaml_and_pyyaml_have_the_same_places(monkeypatch):
     fast = read_yaml(RAILS)
     monkeypatch.setattr("transformer_mt.formats.yaml_values._Loader", yaml.SafeLoader)
@@ -458,6 +465,7 @@ def test_properties_are_written_as_their_neighbours():
     written = read_properties(PROPERTIES).render(
         {
             0: "Grüße 😀",
+            2: "= Wert",
             3: "eins zwei drei vier fünf sechs",
             4: "eins\nzwei",
             5: "Öffnen von {0} geht's nicht",
@@ -468,6 +476,7 @@ def test_properties_are_written_as_their_neighbours():
     text = written.decode("ascii")
     for part in (
         "\nhello=Gr\\u00fc\\u00dfe \\ud83d\\ude00\n",
+        "\nno.separator \\= Wert\n",
         "\nlong=eins zwei \\\n     drei vier \\\n     f\\u00fcnf sechs\n",
         "\n    lines: eins\\n\\\n    zwei\n",
         "\nargument=\\u00d6ffnen von {0} geht''s nicht\nplain='s ist offen\n",

@@ -81,7 +81,7 @@ class PropertiesDocument(SplicedDocument):
 
     def _escaped(self, text: str) -> str:
         text = text.translate(_ESCAPED)
-        if text.startswith(" "):  # would belong to the separator, or to the indentation
+        if text.startswith((" ", "=", ":")):  # would belong to the separator, or to the indentation
             text = f"\\{text}"
         if self._has_escapes:
             text = re.sub(r"[^\x00-\x7f]", _code, text)

@@ -24,6 +24,7 @@ _PROPERTIES = re.compile(r"(?:[&!]\S*\s+(?:#[^\r\n]*\s+)*)+")
 _BLOCK_START = re.compile(r"[|>][^\r\n]*(?:\r?\n[ \t]*(?=\r?\n))*\r?\n")
 _LINE_END = re.compile(r"\r?\n|\Z")
 _OTHER_LINE_END = re.compile("[\r\x85\u2028\u2029]")
+_BLANK = re.compile(r"[ \t\r\n]*")
 _INDENT = re.compile(" *")
 _ESCAPE = re.compile(r"\\[xuU][0-9a-fA-F]")
 
@@ -118,10 +119,15 @@ class YAMLDocument(SplicedDocument):
     def edits(self, index: int, translation: str) -> Iterator[Edit]:
         place, source = self._places[index], self.units[index].source
         translation = with_line_ends_of(source, translation)
-        written = None
+        written, end = None, place.end
         if place.style in ("|", ">"):
             written = self._block(place, source, translation)
-        yield Edit(place.start, place.end, written or self._on_one_line(place, translation))
+        written = written or self._on_one_line(place, translation)
+        if place.style == "" and written[0] in "\"'":
+            # Tabs on the blank lines after a plain text are allowed; after quotes they are not.
+            blank = _BLANK.match(self.text, end)[0]
+            written, end = written + blank.replace("\t", " "), end + len(blank)
+        yield Edit(place.start, end, written)
 
     def _block(self, place: _Place, source: str, translation: str) -> str | None:
         """A block with a translation; None if it can't have it."""
