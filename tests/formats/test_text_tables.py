@@ -132,7 +132,7 @@ TSV = 'en\tde\n"Hello," he said.\t\n"She ""quoted"" it"\t\n"All"\t"x"\nlast\t'
 
 
 def test_quotes_in_tsv_are_text_unless_they_are_doubled():
-    document = table(TSV, ("en", "de"), "x.tsv")
+    document = table(TSV, ("en", "de"), "X.TSV")
     assert document.render({}, "") == TSV.encode()
     assert [unit.source for unit in document.units] == [
         '"Hello," he said.',

@@ -140,7 +140,7 @@ def pairs(
 
 def is_tsv(name: str) -> bool:
     """Returns whether a file of this name, which can be compressed, has tabs."""
-    return ".tsv" in Path(name).suffixes
+    return ".tsv" in Path(name.lower()).suffixes
 
 
 def _tsv_rows(lines: Iterable[str]) -> Iterator[list[str]]:
