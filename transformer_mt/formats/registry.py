@@ -1,0 +1,117 @@
+"""The formats of documents and of files with pairs, by the endings of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from transformer_mt.formats.document import Document
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import is_compressed
+
+
+class Format(NamedTuple):
+    """A format. Its module is imported when a file of this format is read.
+
+    Attributes:
+        module: the name of a module of this package. If files of the format have pairs, it has the
+            function `pairs(path, languages, columns)`.
+        document: the name of its class of documents; None if they are not translated.
+        has_pairs: whether files of the format have pairs of a source and a target.
+        has_columns: whether the user has to say which columns of a document are translated.
+    """
+
+    module: str
+    document: str | None
+    has_pairs: bool = False
+    has_columns: bool = False
+
+    def load(self) -> ModuleType:
+        return import_module(f"transformer_mt.formats.{self.module}")
+
+
+FORMATS = {
+    ".po": Format("po", "PODocument", has_pairs=True),
+    ".pot": Format("po", "PODocument"),
+    ".properties": Format("properties", "PropertiesDocument"),
+    ".json": Format("json_values", "JSONDocument"),
+    ".yaml": Format("yaml_values", "YAMLDocument"),
+    ".yml": Format("yaml_values", "YAMLDocument"),
+    ".csv": Format("tables", "TableDocument", has_pairs=True, has_columns=True),
+    ".tsv": Format("tables", "TableDocument", has_pairs=True, has_columns=True),
+    ".jsonl": Format("jsonl", "JSONLDocument", has_pairs=True, has_columns=True),
+    ".parquet": Format("parquet", None, has_pairs=True),
+    ".srt": Format("subtitles", "SRTDocument"),
+    ".vtt": Format("subtitles", "VTTDocument"),
+}
+
+
+def is_document(path: Path, columns: tuple[str, str | None] | None = None) -> bool:
+    """Returns whether a file is translated as a document, and not line by line.
+
+    Args:
+        columns: see `read`. Without them, a table or JSON Lines are lines of text.
+    """
+    found = FORMATS.get(path.suffix.lower())
+    return bool(found and found.document and (columns or not found.has_columns))
+
+
+def read(
+    path: Path, languages: tuple[str, str], columns: tuple[str, str | None] | None = None
+) -> Document:
+    """Reads a document.
+
+    Args:
+        languages: the codes of the source and the target language.
+        columns: of a table or JSON Lines: the column or field of the source, and that for the
+            translation; None in its place: the translation replaces the source.
+
+    Raises:
+        UsageError: there is no such file, its format is unknown, or columns are missing or have
+            no meaning for it.
+        UserError: it breaks a rule of its format.
+    """
+    found = FORMATS.get(path.suffix.lower())
+    if not found or not found.document:
+        endings = ", ".join(ending for ending, its in FORMATS.items() if its.document)
+        raise UsageError(f"{path}: not a document. Their names end in {endings}")
+    if found.has_columns != (columns is not None):
+        raise UsageError(
+            f"{path}: the column to translate must be named"
+            if found.has_columns
+            else f"{path}: files whose names end in {path.suffix} have no columns"
+        )
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read: {error.strerror}") from None
+    document = getattr(found.load(), found.document)
+    arguments = (columns,) if found.has_columns else ()
+    return document(content, str(path), languages, *arguments)
+
+
+def pairs(
+    path: Path, languages: tuple[str, str], columns: tuple[str, str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Returns the finished pairs of a file, each text as a line.
+
+    Args:
+        languages: the codes of the source and the target language.
+        columns: of a table, JSON Lines or Parquet; None: `source` and `target`, the codes of the
+            languages, or those within `translation`, as in the datasets of Hugging Face.
+
+    Raises:
+        UsageError: the file is not one of pairs, or does not have these columns.
+        UserError: it breaks a rule of its format. Both may come while the pairs are read.
+    """
+    name = path.with_suffix("") if is_compressed(path) else path
+    found = FORMATS.get(name.suffix.lower())
+    if not found or not found.has_pairs:
+        endings = ", ".join(ending for ending, its in FORMATS.items() if its.has_pairs)
+        raise UsageError(f"{path}: not a file of pairs. Their names end in {endings}")
+    return found.load().pairs(path, languages, columns)
