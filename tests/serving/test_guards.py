@@ -5,8 +5,9 @@ import pytest
 from tests.serving.stand_in import running, wait_for
 from transformer_mt.commands.serve import read_origin
 from transformer_mt.serving import server
-from transformer_mt.serving.app import Access
 from transformer_mt.serving.batching import Limits
+from transformer_mt.serving.guard import Access
+from transformer_mt.serving.tokens import Tokens
 from transformer_mt.utils.errors import UsageError, UserError
 
 TOKEN = "s3cret-Token"
@@ -24,7 +25,7 @@ def service():
 
 @pytest.fixture(scope="module")
 def closed_service():
-    with running(access=Access(token=TOKEN)) as service:
+    with running(access=Access(tokens=Tokens({"": TOKEN}))) as service:
         yield service
 
 

@@ -2,7 +2,8 @@ r"""The command `serve`.
 
 The page is at the address that the command prints. Other programs send requests:
 
-  POST /translate  {"text": TEXT} or {"text": [LINE, ...]} gives the translations
+  POST /translate  {"text": TEXT} or {"text": [LINE, ...]} gives the translations. Clients of
+                   LibreTranslate are answered too, at this address and at its others
   GET  /models     what the models are
   GET  /health     whether the service can translate
   GET  /metrics    counters for Prometheus
@@ -36,11 +37,15 @@ from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.serving.app import Access
+    from transformer_mt.serving.guard import Access
+    from transformer_mt.serving.tokens import Tokens
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
-# A browser writes a name with other letters as xn--..., and sends no wildcard.
-_ORIGIN = re.compile(r"(https?)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII)
+# A browser writes a name with other letters as xn--..., and sends no wildcard. Those of extensions
+# begin with chrome-extension:// or the like.
+_ORIGIN = re.compile(
+    r"(https?|[a-z]+(?:-web)?-extension)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII
+)
 # The fields of Limits: the name and the meaning of the value.
 LIMITS = {
     "max_body": ("BYTES", "the size of a request"),
@@ -81,6 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "TEXT|@FILE",
         token="a secret that requests must have, or the file that holds it (default: the "
         f"environment variable {TOKEN_VARIABLE}, if it is set)",
+    )
+    arguments.add_files(
+        exclusive,
+        tokens="a file with the token of each user, one per line, as NAME:TOKEN. It is read again "
+        "when it changes. The log names the users",
     )
     arguments.add_switches(
         exclusive,
@@ -138,10 +148,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _access(options: argparse.Namespace, is_private: bool) -> Access:
-    from transformer_mt.serving.app import Access
+    from transformer_mt.serving.guard import Access
 
-    token = _token(options)
-    if token is None and not is_private and not options.no_token:
+    tokens = _tokens(options)
+    if tokens is None and not is_private and not options.no_token:
         raise UsageError(
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
             "secret that requests must have, or --no-token if everybody may use it"
@@ -149,7 +159,7 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
     allowed = [read_origin(text) for text in options.allow_origin]
     # Where others can reach the service, a token protects it, or everybody may use it.
     names = (*Access.hosts, options.host.lower(), *(host for _, host in allowed))
-    return Access(names if is_private else ("*",), tuple(origin for origin, _ in allowed), token)
+    return Access(names if is_private else ("*",), tuple(origin for origin, _ in allowed), tokens)
 
 
 def read_origin(text: str) -> tuple[str, str]:
@@ -165,16 +175,20 @@ def read_origin(text: str) -> tuple[str, str]:
             "https://example.com or http://example.com:8080"
         )
     scheme, host, port = match.groups()
-    if port == {"http": ":80", "https": ":443"}[scheme]:
+    if port == {"http": ":80", "https": ":443"}.get(scheme):
         port = None
     return f"{scheme}://{host}{port or ''}", host
 
 
-def _token(options: argparse.Namespace) -> str | None:
+def _tokens(options: argparse.Namespace) -> Tokens | None:
     """
     Raises:
-        UsageError: the token can't be one.
+        UsageError: a token can't be one, or a file can't be read.
     """
+    from transformer_mt.serving.tokens import Tokens, require_token
+
+    if options.tokens is not None:
+        return Tokens.read(options.tokens)
     name, token = "--token", options.token
     if token is None:
         name, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
@@ -186,13 +200,7 @@ def _token(options: argparse.Namespace) -> str | None:
             raise UsageError(f"--token {name}: the file can't be read") from None
     if token is None or options.no_token:
         return None
-    # The message does not show the secret.
-    if not re.fullmatch("[!-~]+", token):
-        raise UsageError(
-            f"{name}: a token consists of ASCII letters, digits and signs, without spaces. "
-            "`openssl rand -hex 16` prints a good one"
-        )
-    return token
+    return Tokens({"": require_token(token, name)})
 
 
 def _port(text: str) -> int:
