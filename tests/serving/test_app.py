@@ -213,10 +213,8 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
     description = service.client.get("/openapi.json").json()
     paths, schemas = description["paths"], description["components"]["schemas"]
     for path in ("/translate", "/parts", "/attention"):
-        content = paths[path]["post"]["requestBody"]["content"]
-        for one in content["application/json"]["schema"].get("oneOf", [
-            content["application/json"]["schema"]
-        ]):
+        schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for one in schema.get("oneOf", [schema]):
             for example in schemas[one["$ref"].rpartition("/")[2]]["examples"]:
                 assert service.client.post(path, json=example).status_code == 200
         assert {"200", "default"} == set(paths[path]["post"]["responses"])
