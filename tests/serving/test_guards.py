@@ -104,6 +104,9 @@ def test_origins_are_read_as_browsers_send_them():
     assert read_origin("HTTPS://Example.com:443/") == ("https://example.com", "example.com")
     for name in ("example.com", "[::1]"):
         assert read_origin(f"http://{name}:8080") == (f"http://{name}:8080", name)
+    for scheme in ("chrome-extension", "moz-extension", "safari-web-extension"):
+        origin = f"{scheme}://0a1b-2c3d"
+        assert read_origin(origin) == (origin, "0a1b-2c3d")
     wrong = ["*", "null", "example.com", "ftp://a", "http://", "http://a/b", "http://u@a", "//[x"]
     for text in [*wrong, "http://\xe4.example", "http://a\nb", "http://*.example", "http://a:x"]:
         with pytest.raises(UsageError, match="--allow-origin"):

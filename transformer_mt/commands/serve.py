@@ -2,12 +2,13 @@ r"""The command `serve`.
 
 The page is at the address that the command prints. Other programs send requests:
 
-  POST /translate  {"text": TEXT} or {"text": [LINE, ...]} gives the translations. Clients of
-                   LibreTranslate are answered too, at this address and at its others
+  POST /translate  {"text": TEXT} or {"text": [LINE, ...]} gives the translations
   GET  /models     what the models are
   GET  /health     whether the service can translate
   GET  /metrics    counters for Prometheus
   GET  /docs       describes all of it, and lets you try it
+
+Clients of LibreTranslate, such as Weblate, can use the service too: see docs/serving.md.
 
 The first Ctrl-C or SIGTERM lets requests that have begun finish, and the exit code is then 0. The
 second one ends at once.
@@ -16,6 +17,7 @@ examples:
   python -m transformer_mt serve runs/demo
   python -m transformer_mt serve runs/demo/export/ctranslate2 runs/other --port 8080
   python -m transformer_mt serve runs/demo --host 0.0.0.0 --token @token.txt
+  python -m transformer_mt serve runs/demo --host 0.0.0.0 --tokens tokens.txt
   curl http://127.0.0.1:8000/translate -H 'Content-Type: application/json' \
       -d '{"text": "Where is the station?"}'
 """
@@ -154,7 +156,8 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
     if tokens is None and not is_private and not options.no_token:
         raise UsageError(
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
-            "secret that requests must have, or --no-token if everybody may use it"
+            "secret that requests must have, --tokens FILE with one for each user, or --no-token if "
+            "everybody may use it"
         )
     allowed = [read_origin(text) for text in options.allow_origin]
     # Where others can reach the service, a token protects it, or everybody may use it.
@@ -172,7 +175,7 @@ def read_origin(text: str) -> tuple[str, str]:
     if match is None:
         raise UsageError(
             f"--allow-origin {text}: expected the beginning of an address, as in "
-            "https://example.com or http://example.com:8080"
+            "https://example.com, http://example.com:8080 or moz-extension://NAME"
         )
     scheme, host, port = match.groups()
     if port == {"http": ":80", "https": ":443"}.get(scheme):

@@ -161,7 +161,8 @@ def answer(
     """
     best = [own[0] for own in versions]
     others = [own[1:] for own in versions] if query.alternatives else None
-    detected = DetectedLanguage(language=source, confidence=0) if query.source == AUTO else None
+    code = standard(source)
+    detected = DetectedLanguage(language=code, confidence=0) if query.source == AUTO else None
     if isinstance(query.q, str):
         return LibreTranslateAnswer(
             translatedText=best[0], alternatives=others and others[0], detectedLanguage=detected
