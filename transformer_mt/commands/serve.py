@@ -156,8 +156,8 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
     if tokens is None and not is_private and not options.no_token:
         raise UsageError(
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
-            "secret that requests must have, --tokens FILE with one for each user, or --no-token if "
-            "everybody may use it"
+            "secret that requests must have, --tokens FILE with one for each user, or --no-token "
+            "if everybody may use it"
         )
     allowed = [read_origin(text) for text in options.allow_origin]
     # Where others can reach the service, a token protects it, or everybody may use it.
