@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.serving.stand_in import SECRET, StandIn, rest_of, running, wait_for
 from transformer_mt.serving import app, kept
 from transformer_mt.serving.batching import Limits
+from transformer_mt.serving.guard import KINDS
 
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = b'{"text": ["WAIT", "a b"]}'
@@ -218,6 +219,14 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
             for example in schemas[one["$ref"].rpartition("/")[2]]["examples"]:
                 assert service.client.post(path, json=example).status_code == 200
         assert {"200", "default"} == set(paths[path]["post"]["responses"])
+    for path, kinds in KINDS.items():
+        if path != "/detect":  # whose body is left alone
+            assert set(paths[path]["post"]["requestBody"]["content"]) == set(kinds)
+    query = {"q": "a", "source": "auto", "target": "de", "alternatives": 1}
+    answer = service.client.post("/translate", json=query).json()
+    assert set(answer) == set(schemas["LibreTranslateAnswer"]["properties"])
+    language = service.client.get("/languages").json()[0]
+    assert set(language) == set(schemas["LanguageAnswer"]["properties"])
     answer = service.translate("ODD", n_best=1, scores=True, alignment=True).json()
     assert set(answer) == set(schemas["TranslateAnswer"]["properties"])
     line = answer["translations"][0]
