@@ -87,13 +87,16 @@ def test_an_export_is_served_without_paddle(export):
         answer = client.post("/translate", json={"text": ["a"] * 8})
         assert answer.status_code == 422 and "a request may have 7" in answer.json()["detail"]
         assert client.get("/models").json()["models"][0]["limits"]["lines"] == 7
+        form = {"q": LINES[0], "source": "en", "target": "de", "alternatives": "1"}
+        answer = client.post("/translate", data=form).json()
+        assert answer["translatedText"] == translations[0] and len(answer["alternatives"]) == 1
         for pid in (process.pid, *workers_of(process)):
             assert "paddle" not in Path(f"/proc/{pid}/maps").read_text()
         workers = workers_of(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
         messages = process.stderr.read()
-    assert messages.count("POST /translate") == 2
+    assert messages.count("POST /translate") == 3
     assert LINES[0] not in messages
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
@@ -154,6 +157,8 @@ def test_others_are_let_in_only_deliberately(tmp_path, monkeypatch):
     assert "no model" in refused(*everywhere, "--token", "secret")
     (tmp_path / "token").write_text("secret\n")
     assert "no model" in refused(*everywhere, "--token", f"@{tmp_path / 'token'}")
+    (tmp_path / "tokens").write_text("anna:secret\n")
+    assert "no model" in refused(*everywhere, "--tokens", tmp_path / "tokens")
     monkeypatch.setenv("TRANSFORMER_MT_TOKEN", "secret")
     assert "no model" in refused(*everywhere)
 
@@ -168,13 +173,17 @@ def test_a_token_must_fit_into_a_header(tmp_path, token, monkeypatch):
 
 def test_arguments_that_cannot_be(tmp_path):
     assert "can't be read" in refused("--token", f"@{tmp_path / 'missing'}")
+    assert "can't be read" in refused("--tokens", tmp_path / "missing")
+    (tmp_path / "tokens").write_text("# people\nanna\n")
+    assert "tokens, line 2: expected NAME:TOKEN" in refused("--tokens", tmp_path / "tokens")
     assert "--allow-origin" in refused("--allow-origin", "example.com")
     with pytest.raises(UsageError, match=r"--host nowhere\.invalid"):
         run_command("serve", "x", "--host", "nowhere.invalid")
     options = {"--port": ["70000", "x"], "--max-body": ["0", "1e300", "9" * 5000]}
     options["--timeout"] = ["1e300", "1e5", "inf", "nan", "0", "-1", "x"]
     wrong = [[name, value] for name, values in options.items() for value in values]
-    for arguments in (*wrong, ["--token", "a", "--no-token"]):
+    wrong += [["--token", "a", "--no-token"], ["--tokens", "a", "--token", "b"]]
+    for arguments in wrong:
         with pytest.raises(SystemExit):
             run_command("serve", "x", *arguments)
 

@@ -16,8 +16,9 @@ import pytest
 from transformer_mt.data.languages import sentences
 from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving import server
-from transformer_mt.serving.app import Access, Service
+from transformer_mt.serving.app import Service
 from transformer_mt.serving.batching import Limits, Overloaded, Ticket, Unavailable, WorkerLost
+from transformer_mt.serving.guard import Access
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
 
@@ -205,7 +206,7 @@ def running(
     models = models or (StandIn(),)
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("app", "requests", "server"):
+        for module in ("app", "requests", "server", "tokens"):
             patch.setattr(f"transformer_mt.serving.{module}.say", said.append)
         options = {"access": access or Access(), "log_text": log_text}
         service = Running(models, said, limits or Limits(), **options)

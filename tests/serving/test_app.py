@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.stand_in import SECRET, StandIn, rest_of, running, wait_for
-from transformer_mt.serving import app
+from transformer_mt.serving import app, kept
 from transformer_mt.serving.batching import Limits
+from transformer_mt.serving.guard import KINDS
 
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = b'{"text": ["WAIT", "a b"]}'
@@ -201,11 +202,11 @@ def test_attention_pages_have_a_secret_address_and_a_policy_of_their_own(service
     wait_for(lambda: any("GET /attention/{name} 200" in line for line in service.said))
     assert not any(first in line for line in service.said)
     # As many are kept as have room.
-    monkeypatch.setattr(app, "KEPT_BYTES", 3 * len(page.content))
+    monkeypatch.setattr(kept, "KEPT_BYTES", 3 * len(page.content))
     later = [ask() for _ in range(3)]
     assert service.client.get(first).status_code == 404
     assert all(service.client.get(url).status_code == 200 for url in later)
-    monkeypatch.setattr(app, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(kept, "KEPT_SECONDS", 0)
     assert service.client.get(ask()).status_code == 404
 
 
@@ -213,11 +214,19 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
     description = service.client.get("/openapi.json").json()
     paths, schemas = description["paths"], description["components"]["schemas"]
     for path in ("/translate", "/parts", "/attention"):
-        content = paths[path]["post"]["requestBody"]["content"]["application/json"]
-        schema = schemas[content["schema"]["$ref"].rpartition("/")[2]]
-        for example in schema["examples"]:
-            assert service.client.post(path, json=example).status_code == 200
+        schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for one in schema.get("oneOf", [schema]):
+            for example in schemas[one["$ref"].rpartition("/")[2]]["examples"]:
+                assert service.client.post(path, json=example).status_code == 200
         assert {"200", "default"} == set(paths[path]["post"]["responses"])
+    for path, kinds in KINDS.items():
+        if path != "/detect":  # whose body is left alone
+            assert set(paths[path]["post"]["requestBody"]["content"]) == set(kinds)
+    query = {"q": "a", "source": "auto", "target": "de", "alternatives": 1}
+    answer = service.client.post("/translate", json=query).json()
+    assert set(answer) == set(schemas["LibreTranslateAnswer"]["properties"])
+    language = service.client.get("/languages").json()[0]
+    assert set(language) == set(schemas["LanguageAnswer"]["properties"])
     answer = service.translate("ODD", n_best=1, scores=True, alignment=True).json()
     assert set(answer) == set(schemas["TranslateAnswer"]["properties"])
     line = answer["translations"][0]

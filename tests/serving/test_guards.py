@@ -5,13 +5,23 @@ import pytest
 from tests.serving.stand_in import running, wait_for
 from transformer_mt.commands.serve import read_origin
 from transformer_mt.serving import server
-from transformer_mt.serving.app import Access
 from transformer_mt.serving.batching import Limits
+from transformer_mt.serving.guard import Access
+from transformer_mt.serving.tokens import Tokens
 from transformer_mt.utils.errors import UsageError, UserError
 
 TOKEN = "s3cret-Token"
 ELSEWHERE = "https://allowed.example"
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+# What LibreTranslate's clients send as forms.
+FORMS: dict[str, dict] = {
+    "/translate": {"data": {"q": "a b", "source": "en", "target": "de"}},
+    "/translate_file": {
+        "data": {"source": "en", "target": "de"},
+        "files": {"file": ("a.txt", b"a b\n")},
+    },
+    "/detect": {"data": {"q": "a b"}},
+}
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -24,7 +34,7 @@ def service():
 
 @pytest.fixture(scope="module")
 def closed_service():
-    with running(access=Access(token=TOKEN)) as service:
+    with running(access=Access(tokens=Tokens({"": TOKEN}))) as service:
         yield service
 
 
@@ -41,9 +51,12 @@ def closed_service():
     ],
 )
 def test_names_of_the_service(service, host, status):
-    for path in ("/", "/models", "/health", "/docs"):
+    for path in ("/", "/models", "/health", "/docs", "/languages"):
         answer = service.client.get(path, headers={"Host": host})
         assert answer.status_code == status, path
+    for path, form in FORMS.items():
+        answer = service.client.post(path, **form, headers={"Host": host})
+        assert answer.status_code == (403 if (path, status) == ("/detect", 200) else status), path
 
 
 @pytest.mark.parametrize(
@@ -54,12 +67,15 @@ def test_names_of_the_service(service, host, status):
     ],
 )
 def test_pages_of_others_are_refused(service, origin):
-    """A browser asks before it sends JSON (test_only_json_is_read: nothing else is read), and shows
-    no answer to a page that the answer does not name."""
+    """A browser asks before it sends JSON, but not before it sends a form, and shows no answer to a
+    page that the answer does not name."""
     headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     assert service.client.options("/translate", headers=headers).status_code == 400
     answer = service.client.get("/models", headers={"Origin": origin})
     assert "access-control-allow-origin" not in answer.headers
+    for path, form in FORMS.items():
+        answer = service.client.post(path, **form, headers={"Origin": origin})
+        assert answer.status_code == 403 and "other sites" in answer.json()["error"]
 
 
 def test_pages_of_an_allowed_origin_may_ask(service):
@@ -74,6 +90,11 @@ def test_pages_of_an_allowed_origin_may_ask(service):
     assert answer.status_code == 429
     assert answer.headers["access-control-allow-origin"] == ELSEWHERE
     assert answer.headers["access-control-expose-headers"] == "Retry-After"
+    for path, form in FORMS.items():
+        for origin in (ELSEWHERE, service.url.rstrip("/")):
+            answer = service.client.post(path, **form, headers={"Origin": origin})
+            assert answer.status_code == (403 if path == "/detect" else 200)
+            assert "sites" not in answer.text
     # An origin is not a name of the service by itself.
     other = {"Origin": ELSEWHERE, "Host": "evil.example"}
     assert service.client.get("/models", headers=other).status_code == 400
@@ -83,6 +104,9 @@ def test_origins_are_read_as_browsers_send_them():
     assert read_origin("HTTPS://Example.com:443/") == ("https://example.com", "example.com")
     for name in ("example.com", "[::1]"):
         assert read_origin(f"http://{name}:8080") == (f"http://{name}:8080", name)
+    for scheme in ("chrome-extension", "moz-extension", "safari-web-extension"):
+        origin = f"{scheme}://0a1b-2c3d"
+        assert read_origin(origin) == (origin, "0a1b-2c3d")
     wrong = ["*", "null", "example.com", "ftp://a", "http://", "http://a/b", "http://u@a", "//[x"]
     for text in [*wrong, "http://\xe4.example", "http://a\nb", "http://*.example", "http://a:x"]:
         with pytest.raises(UsageError, match="--allow-origin"):
@@ -94,7 +118,7 @@ def test_origins_are_read_as_browsers_send_them():
 
 def test_without_the_token_only_what_is_no_secret_is_there(closed_service):
     client = closed_service.client
-    for path in ("/", "/health", "/docs", "/openapi.json", "/docs/swagger-ui.css"):
+    for path in ("/", "/health", "/docs", "/openapi.json", "/docs/swagger-ui.css", "/languages"):
         assert client.get(path).status_code == 200, path
     for path in ("/models", "/metrics", "/nothing", "/health/", "/Models", "/docs/nothing"):
         answer = client.get(path)
@@ -144,8 +168,11 @@ def test_every_answer_is_safe_in_a_browser(service):
 
 def test_only_json_is_read(service):
     # A page of another site can send these types without being asked for permission.
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
-        answer = service.post(b'{"text": "a"}', kind=kind)
+    form_kinds = ("application/x-www-form-urlencoded", "multipart/form-data")
+    wrong = [("/translate", kind) for kind in ("text/plain", "")]
+    wrong += [("/parts", kind) for kind in ("text/plain", "", *form_kinds)]
+    for path, kind in wrong:
+        answer = service.post(b'{"text": "a"}', path, kind=kind)
         assert answer.status_code == 415 and "application/json" in answer.json()["detail"]
     assert service.post(b'{"text":"a"}', kind="Application/JSON; charset=utf-8").is_success
     assert service.post(b'\xef\xbb\xbf{"text": "a b"}').json()["text"] == "B A"
@@ -158,6 +185,23 @@ def test_the_greatest_body_is_read_and_one_byte_more_is_not(service):
     for content in (body + b" ", iter([body, b" "])):
         answer = service.post(content)
         assert answer.status_code == 413 and "1,000 bytes" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_a_large_form_is_not_read(service, path):
+    form = {**FORMS[path], "data": FORMS[path]["data"] | {"q": "a" * 1000}}
+    whole = service.client.build_request("POST", path, **form)
+    headers = {"Content-Type": whole.headers["content-type"]}
+    body = whole.read()
+    for content in (body, iter([body])):  # with a length, and in chunks
+        answer = service.client.post(path, content=content, headers=headers)
+        if path == "/detect" and not isinstance(content, bytes):
+            assert answer.status_code == 403  # Its body is left alone.
+        else:
+            assert answer.status_code == 413 and "1,000 bytes" in answer.json()["error"]
+    # Nor is one of another kind.
+    answer = service.post(b"q=a", path, "text/plain")
+    assert answer.status_code == 415
 
 
 @pytest.mark.parametrize("length", [b"1001", b"9" * 20, b"5000000"])

@@ -9,7 +9,8 @@ import pytest
 
 from tests.serving.browser import chromium
 from tests.serving.stand_in import StandIn, running, wait_for
-from transformer_mt.serving.app import Access
+from transformer_mt.serving.guard import Access
+from transformer_mt.serving.tokens import Tokens
 
 pytestmark = pytest.mark.slow
 
@@ -319,7 +320,7 @@ def test_files_are_translated_line_by_line(opened, models, tmp_path):
 
 
 def test_a_token_is_asked_for(browser, models):
-    with running(*models, access=Access(token="secret")) as service:
+    with running(*models, access=Access(tokens=Tokens({"": "secret"}))) as service:
         page = browser.page(service.url)
         page.until("document.querySelector('#token').checkVisibility()")
         page.click("#token-text")

@@ -8,6 +8,8 @@ The page is at the address that the command prints. Other programs send requests
   GET  /metrics    counters for Prometheus
   GET  /docs       describes all of it, and lets you try it
 
+Clients of LibreTranslate, such as Weblate, can use the service too: see docs/serving.md.
+
 The first Ctrl-C or SIGTERM lets requests that have begun finish, and the exit code is then 0. The
 second one ends at once.
 
@@ -15,6 +17,7 @@ examples:
   python -m transformer_mt serve runs/demo
   python -m transformer_mt serve runs/demo/export/ctranslate2 runs/other --port 8080
   python -m transformer_mt serve runs/demo --host 0.0.0.0 --token @token.txt
+  python -m transformer_mt serve runs/demo --host 0.0.0.0 --tokens tokens.txt
   curl http://127.0.0.1:8000/translate -H 'Content-Type: application/json' \
       -d '{"text": "Where is the station?"}'
 """
@@ -36,11 +39,15 @@ from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.serving.app import Access
+    from transformer_mt.serving.guard import Access
+    from transformer_mt.serving.tokens import Tokens
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
-# A browser writes a name with other letters as xn--..., and sends no wildcard.
-_ORIGIN = re.compile(r"(https?)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII)
+# A browser writes a name with other letters as xn--..., and sends no wildcard. Those of extensions
+# begin with chrome-extension:// or the like.
+_ORIGIN = re.compile(
+    r"(https?|[a-z]+(?:-web)?-extension)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII
+)
 # The fields of Limits: the name and the meaning of the value.
 LIMITS = {
     "max_body": ("BYTES", "the size of a request"),
@@ -81,6 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "TEXT|@FILE",
         token="a secret that requests must have, or the file that holds it (default: the "
         f"environment variable {TOKEN_VARIABLE}, if it is set)",
+    )
+    arguments.add_files(
+        exclusive,
+        tokens="a file with the token of each user, one per line, as NAME:TOKEN. It is read again "
+        "when it changes. The log names the users",
     )
     arguments.add_switches(
         exclusive,
@@ -138,18 +150,19 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _access(options: argparse.Namespace, is_private: bool) -> Access:
-    from transformer_mt.serving.app import Access
+    from transformer_mt.serving.guard import Access
 
-    token = _token(options)
-    if token is None and not is_private and not options.no_token:
+    tokens = _tokens(options)
+    if tokens is None and not is_private and not options.no_token:
         raise UsageError(
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
-            "secret that requests must have, or --no-token if everybody may use it"
+            "secret that requests must have, --tokens FILE with one for each user, or --no-token "
+            "if everybody may use it"
         )
     allowed = [read_origin(text) for text in options.allow_origin]
     # Where others can reach the service, a token protects it, or everybody may use it.
     names = (*Access.hosts, options.host.lower(), *(host for _, host in allowed))
-    return Access(names if is_private else ("*",), tuple(origin for origin, _ in allowed), token)
+    return Access(names if is_private else ("*",), tuple(origin for origin, _ in allowed), tokens)
 
 
 def read_origin(text: str) -> tuple[str, str]:
@@ -162,19 +175,23 @@ def read_origin(text: str) -> tuple[str, str]:
     if match is None:
         raise UsageError(
             f"--allow-origin {text}: expected the beginning of an address, as in "
-            "https://example.com or http://example.com:8080"
+            "https://example.com, http://example.com:8080 or moz-extension://NAME"
         )
     scheme, host, port = match.groups()
-    if port == {"http": ":80", "https": ":443"}[scheme]:
+    if port == {"http": ":80", "https": ":443"}.get(scheme):
         port = None
     return f"{scheme}://{host}{port or ''}", host
 
 
-def _token(options: argparse.Namespace) -> str | None:
+def _tokens(options: argparse.Namespace) -> Tokens | None:
     """
     Raises:
-        UsageError: the token can't be one.
+        UsageError: a token can't be one, or a file can't be read.
     """
+    from transformer_mt.serving.tokens import Tokens, require_token
+
+    if options.tokens is not None:
+        return Tokens.read(options.tokens)
     name, token = "--token", options.token
     if token is None:
         name, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
@@ -186,13 +203,7 @@ def _token(options: argparse.Namespace) -> str | None:
             raise UsageError(f"--token {name}: the file can't be read") from None
     if token is None or options.no_token:
         return None
-    # The message does not show the secret.
-    if not re.fullmatch("[!-~]+", token):
-        raise UsageError(
-            f"{name}: a token consists of ASCII letters, digits and signs, without spaces. "
-            "`openssl rand -hex 16` prints a good one"
-        )
-    return token
+    return Tokens({"": require_token(token, name)})
 
 
 def _port(text: str) -> int:

@@ -1,37 +1,28 @@
 """The endpoints of the service, as an ASGI application.
 
 FastAPI reads and checks the requests, and describes them. Starlette checks the Host header and the
-origins of pages. What stands in front of both here is the token, the size of a request, headers
-that make answers safe in a browser, the log and the metrics.
+origins of pages; guard.py checks the tokens, the kind and the size of requests. Here are the
+endpoints, headers that make answers safe in a browser, the log and the metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import fastapi_offline
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -46,11 +37,15 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from transformer_mt import __version__
-from transformer_mt.serving import requests
+from transformer_mt.serving import forms, libretranslate, requests
 from transformer_mt.serving.batching import Limits, Overloaded, Ticket, Unavailable
+from transformer_mt.serving.documents import named_after, suffix_of, translate_document
+from transformer_mt.serving.guard import CLIENT_GONE, KINDS, Access, Guard
+from transformer_mt.serving.kept import File, Kept
+from transformer_mt.serving.metrics import Metrics
 from transformer_mt.serving.models import ServedModel
 from transformer_mt.serving.requests import answer_to
 from transformer_mt.utils.console import say
@@ -62,9 +57,6 @@ DESCRIPTION = """\
 Translates text. Requests and answers are JSON in UTF-8. An answer with a status from 400 on is
 `{"detail": TEXT}`, and the text says what is wrong and what to do. With 429 and 503, `Retry-After`
 says in how many seconds to try again."""
-# The bytes of the pages of attention maps that are kept, and for how many seconds.
-KEPT_BYTES = 1 << 26
-KEPT_SECONDS = 600
 # The page of attention maps has its script and its style inside. `sandbox` takes it away from this
 # service's origin, so that nothing in it could use the token.
 ATTENTION_HEADERS = {
@@ -87,33 +79,16 @@ SAFE_HEADERS = {
 LONGEST = 100  # characters of a path or a method, in the log
 # The requests that are answered at the same time. Their threads wait for a model most of the time.
 MOST = 256
-# The status of requests whose client has gone, in the log and the metrics. Nobody receives it.
-CLIENT_GONE = 499
-# The paths that need no token: what they give is in every installation of this program, tells only
-# whether the service runs, or has a random name. In the log, /attention/ has no name.
-_OPEN = {"/": "page", "/docs": "docs", "/openapi.json": "docs", "/health": "/health"}
+# The paths that need no token, and what they are called in the metrics: what they give is in every
+# installation of this program, or tells only whether the service runs, and for which languages.
+_OPEN = {"/": "page", "/docs": "docs", "/openapi.json": "docs"}
+_OPEN |= {path: path for path in ("/health", "/languages", "/detect")}
 _OPEN |= {f"/{path.name}": "page" for path in PAGE.iterdir()}
 _OPEN |= {f"/docs/{path.name}": "docs" for path in SWAGGER.iterdir()}
-_ASKING = ("/translate", "/parts", "/attention")
+# Behind these is a random name, which is a secret: whoever has it needs no token.
+_NAMED = ("/attention/", "/download_file/")
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may ask.
-
-    Attributes:
-        hosts: the names that a request may give the service in its Host header; "*" stands for all.
-            A site can give its own name the address of this machine, and its pages then count as
-            the service's (DNS rebinding), unless the names are limited.
-        origins: the origins of other pages that may ask, such as https://example.com.
-        token: the secret that requests must have, or None.
-    """
-
-    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
-    origins: tuple[str, ...] = ()
-    token: str | None = None
 
 
 class Service:
@@ -138,7 +113,8 @@ class Service:
         self._log_text = log_text
         self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="request")
         self._running: set[asyncio.Future] = set()
-        self._pages: dict[str, bytes] = {}  # the oldest first
+        self._access = access
+        self._pages, self._files = Kept("page"), Kept("file")
         errors = RequestValidationError, HTTPException, UserError, Exception
         handlers: dict[Any, Any] = dict.fromkeys(errors, answer_to)
         self._app = FastAPI(
@@ -161,10 +137,10 @@ class Service:
                     allow_headers=["Authorization", "Content-Type"],
                     expose_headers=["Retry-After"],
                 ),
-                Middleware(_guarded, token=access.token, max_body=limits.max_body),
+                Middleware(Guard, access=access, max_body=limits.max_body, is_open=is_open),
             ],
         )
-        self._add_endpoints(has_token=access.token is not None)
+        self._add_endpoints(has_token=access.tokens is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, counts it, and writes its line into the log."""
@@ -195,21 +171,24 @@ class Service:
             except (Exception, asyncio.CancelledError) as error:
                 # Starlette raises again what it answered; a service that stops cancels the rest.
                 if not status:
-                    await answer_to(None, error)(scope, receive, send_safely)
+                    await answer_to(Request(scope), error)(scope, receive, send_safely)
         seconds = time.monotonic() - started
         endpoint = endpoint_of(scope["path"])
         self._metrics.requests.labels(endpoint, str(status)).inc()
         self._metrics.seconds.labels(endpoint).observe(seconds)
+        if user := scope["state"].get("user"):
+            self._metrics.user_requests.labels(user).inc()
         self._log(scope, status, seconds)
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
         client = (scope.get("client") or ("-",))[0]
         path = scope["raw_path"].decode("ascii", "replace")  # %0A stays as it is
-        if path.startswith("/attention/"):
+        if path.startswith(_NAMED):
             path = endpoint_of(path)
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {client} {scope['method'][:LONGEST]} "
-        line += f"{path[:LONGEST]} {status} {1000 * seconds:.0f} ms"
         state = scope["state"]
+        user = f"{state['user']} " if state.get("user") else ""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {client} {user}{scope['method'][:LONGEST]} "
+        line += f"{path[:LONGEST]} {status} {1000 * seconds:.0f} ms"
         if "lines" in state:
             line += f" {state['lines']} line{'' if state['lines'] == 1 else 's'}"
             if self._log_text:
@@ -218,8 +197,11 @@ class Service:
 
     # ---- Endpoints. Their docstrings are in the description. ----
 
-    async def translate(self, query: requests.TranslateQuery, request: Request) -> Response:
-        """Translates text."""
+    async def translate(self, query: libretranslate.AnyQuery, request: Request) -> Response:
+        """Translates text. A request has this service's own form, with `text`, or LibreTranslate's,
+        with `q`, `source` and `target`. The answer has the form of its request."""
+        if isinstance(query, libretranslate.LibreTranslateQuery):
+            return await self._libre_translate(query, request)
         model, lines, ends = self._begin(query, request, query.text)
         warnings: list[str] = []
 
@@ -231,8 +213,76 @@ class Service:
             return requests.answer(query, model.name, ends, translations, warnings)
 
         answer = await self._run(request, translate)
-        self._metrics.lines.labels(model.name).inc(len(lines))
+        self._count(request, model)
         return Response(answer, media_type="application/json")
+
+    async def _libre_translate(
+        self, query: libretranslate.LibreTranslateQuery, request: Request
+    ) -> Response:
+        request.state.is_libre, request.state.text = True, query.q
+        model = libretranslate.choose(self._models.values(), query.source, query.target)
+        source = model.card.source_lang
+        lines, ends = libretranslate.lines_of_texts(query.texts)
+        requests.require_few(len(lines), self._limits.max_lines)
+        request.state.lines = len(lines)
+
+        def translate(ticket: Ticket) -> str:
+            if query.format == "html":
+                document = self._document(request, model, ticket)
+                versions = [[document(x.encode(), "text.html").decode()] for x in query.texts]
+            else:
+                n_best = query.alternatives + 1 if query.alternatives else None
+                versions = libretranslate.versions_of(ends, model.translate(lines, ticket, n_best))
+            answer = libretranslate.answer(query, source, versions)
+            return answer.model_dump_json(exclude_none=True)
+
+        answer = await self._run(request, translate)
+        self._count(request, model)
+        return Response(answer, media_type="application/json")
+
+    async def translate_file(self, request: Request) -> libretranslate.FileAnswer:
+        """Translates a file. Its lines count as those of a request do."""
+        try:
+            query = libretranslate.FileQuery.model_validate(request.state.form)
+        except ValidationError as error:
+            items = [{**item, "loc": ("body", *item["loc"])} for item in error.errors()]
+            raise RequestValidationError(items) from None
+        model = libretranslate.choose(self._models.values(), query.source, query.target)
+        name, content = query.file.name, query.file.content
+        request.state.lines, request.state.text = 0, name
+
+        def translate(ticket: Ticket) -> bytes:
+            return self._document(request, model, ticket)(content, name)
+
+        translated = await self._run(request, translate)
+        self._count(request, model)
+        kept = self._files.add(File(named_after(name, model.card.target_lang), translated))
+        host = request.headers["host"]
+        # A proxy with TLS passes on the host, but not that its clients use https.
+        known = (one for one in self._access.origins if one.partition("://")[2] == host)
+        url = f"{next(known, f'http://{host}')}/download_file/{kept}{suffix_of(name)}"
+        return libretranslate.FileAnswer(translatedFileUrl=url)
+
+    async def download_file(self, name: str, request: Request) -> Response:
+        """A file that POST /translate_file has made."""
+        request.state.is_libre = True
+        file = self._files.get(name.partition(".")[0])
+        disposition = f"attachment; filename*=utf-8''{quote(file.name, safe='')}"
+        return Response(
+            file.content,
+            media_type="application/octet-stream",
+            headers={"Content-Disposition": disposition},
+        )
+
+    async def detect(self) -> libretranslate.LibreTranslateProblem:
+        """Always an error: this service does not detect languages."""
+        raise HTTPException(
+            403, "this service does not detect languages. Give the code of the language as `source`"
+        )
+
+    async def languages(self) -> list[libretranslate.LanguageAnswer]:
+        """The languages that the models translate from and into."""
+        return libretranslate.languages(model.card for model in self._models.values())
 
     async def parts(self, query: requests.PartsQuery, request: Request) -> requests.PartsAnswer:
         """Finds the sentences of lines, which are translated one by one."""
@@ -252,20 +302,11 @@ class Service:
         page = await self._run(
             request, lambda ticket: model.attention_page(source, target, ticket).encode()
         )
-        name = secrets.token_urlsafe(16)
-        self._pages[name] = page
-        while sum(map(len, self._pages.values())) > KEPT_BYTES:
-            del self._pages[next(iter(self._pages))]
-        asyncio.get_running_loop().call_later(KEPT_SECONDS, self._pages.pop, name, None)
-        return requests.AttentionAnswer(url=f"/attention/{name}")
+        return requests.AttentionAnswer(url=f"/attention/{self._pages.add(File('', page))}")
 
     async def attention_page(self, name: str) -> Response:
         """A page that POST /attention has made."""
-        if name not in self._pages:
-            minutes = KEPT_SECONDS // 60
-            detail = f"this page is gone: pages are kept for {minutes} minutes. Ask for it again"
-            raise HTTPException(404, detail)
-        return HTMLResponse(self._pages[name], headers=ATTENTION_HEADERS)
+        return HTMLResponse(self._pages.get(name).content, headers=ATTENTION_HEADERS)
 
     async def models(self) -> requests.ModelsAnswer:
         """What the models are, and what they offer."""
@@ -282,6 +323,27 @@ class Service:
         return Response(
             generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+    def _document(
+        self, request: Request, model: ServedModel, ticket: Ticket
+    ) -> Callable[[bytes, str], bytes]:
+        """A function that translates documents, given their content and name. The request's line in
+        the log will have the number of their lines."""
+        request.state.lines = 0
+
+        def translate(lines: list[str]) -> list[str]:
+            request.state.lines += len(lines)
+            requests.require_few(request.state.lines, self._limits.max_lines)
+            return [found.text for found in model.translate(lines, ticket)]
+
+        return partial(translate_document, translate=translate, made_by=model.name)
+
+    def _count(self, request: Request, model: ServedModel) -> None:
+        """Counts the translated lines of a request."""
+        lines = request.state.lines
+        self._metrics.lines.labels(model.name).inc(lines)
+        if user := getattr(request.state, "user", None):
+            self._metrics.user_lines.labels(user).inc(lines)
 
     def _begin(
         self, query: requests.Query, request: Request, text: str | list[str]
@@ -338,13 +400,32 @@ class Service:
         app = self._app
         bearer = [Depends(HTTPBearer(auto_error=False))] if has_token else []
         closed = APIRouter(dependencies=bearer)
-        closed.post("/translate", response_model=requests.TranslateAnswer)(self.translate)
+        libre: dict[str, Any] = {
+            "responses": {"default": {"model": libretranslate.LibreTranslateProblem}}
+        }
+        form = {"$ref": f"#/components/schemas/{libretranslate.LibreTranslateQuery.__name__}"}
+        closed.post(
+            "/translate",
+            response_model=requests.TranslateAnswer | libretranslate.LibreTranslateAnswer,
+            responses={
+                "default": {"model": requests.Problem | libretranslate.LibreTranslateProblem}
+            },
+            openapi_extra=_takes(dict.fromkeys(forms.KINDS, form)),
+        )(self.translate)
+        closed.post(
+            "/translate_file",
+            openapi_extra=_takes({forms.MULTIPART: libretranslate.FILE_FORM}, required=True),
+            **libre,
+        )(self.translate_file)
         closed.post("/parts")(self.parts)
         closed.post("/attention")(self.attention)
         closed.get("/models")(self.models)
         closed.get("/metrics", response_class=PlainTextResponse)(self.metrics)
         app.include_router(closed)
         app.get("/attention/{name}", response_class=HTMLResponse)(self.attention_page)
+        app.get("/download_file/{name}", response_class=Response, **libre)(self.download_file)
+        app.get("/languages", **libre)(self.languages)
+        app.post("/detect", **libre)(self.detect)
         app.get("/health", response_model=requests.HealthAnswer)(self.health)
         app.get("/docs", include_in_schema=False)(_docs)
         app.mount("/docs", StaticFiles(directory=SWAGGER))
@@ -363,91 +444,21 @@ async def _docs() -> Response:
     return FileResponse(PAGE / "docs.html", headers=headers)
 
 
-def _guarded(app: ASGIApp, token: str | None, max_body: int) -> ASGIApp:
-    """Refuses a request without the token (401), one that is not JSON (415), or one that is too
-    large (413), before it is read."""
-    detail = f"the request is larger than {max_body:,} bytes. Send the text in several requests"
+def _takes(kinds: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """What the description says of the body of a request beside what FastAPI says."""
+    content = {kind: {"schema": schema} for kind, schema in kinds.items()}
+    return {"requestBody": {"content": content, **values}}
 
-    def check(scope: Scope, headers: Headers) -> None:
-        path = scope["path"]
-        if token is not None and path not in _OPEN and not path.startswith("/attention/"):
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            is_right = hmac.compare_digest(given.strip().encode(), token.encode())
-            if scheme.lower() != "bearer" or not is_right:
-                raise HTTPException(
-                    401,
-                    "this service needs a token: send the header `Authorization: Bearer TOKEN`",
-                    {"WWW-Authenticate": "Bearer"},
-                )
-        if scope["method"] == "POST" and path in _ASKING:
-            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                expected = "expected JSON: send the header `Content-Type: application/json`"
-                raise HTTPException(415, expected)
-            if int(headers.get("content-length", "0")) > max_body:
-                raise HTTPException(413, detail)
 
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        left = max_body
-
-        async def receive_limited() -> Message:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise HTTPException(413, detail)
-            return message
-
-        try:
-            check(scope, Headers(scope=scope))
-        except HTTPException as error:
-            return await answer_to(None, error)(scope, receive, send)
-        await app(scope, receive_limited, send)
-
-    return guarded
+def is_open(path: str) -> bool:
+    """Whether a path needs no token."""
+    return path in _OPEN or path.startswith(_NAMED)
 
 
 def endpoint_of(path: str) -> str:
-    """What a path belongs to, in the metrics and the log. Neither may have a name of a page, which
-    is a secret."""
-    if path.startswith("/attention/"):
-        return "/attention/{name}"
-    return path if path in (*_ASKING, "/models", "/metrics") else _OPEN.get(path, "other")
-
-
-# ---- Metrics ----
-
-# Otherwise, each counter has a second value: the time when it was made.
-disable_created_metrics()
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-class Metrics:
-    """What the service counts, for Prometheus: requests by endpoint and status, their seconds by
-    endpoint, and lines and batches by model. It also tells what the models are doing at the moment
-    when somebody asks. Nothing of it holds text of a request. Any thread may use it."""
-
-    def __init__(self, models: Mapping[str, ServedModel]) -> None:
-        self.registry = CollectorRegistry()
-        own: dict[str, Any] = {"namespace": "transformer_mt", "registry": self.registry}
-        text = "Requests that are being answered."
-        self.in_progress = Gauge("requests_in_progress", text, **own)
-        text = "Answered requests."
-        self.requests = Counter("requests", text, ["endpoint", "status"], **own)
-        text = "Seconds from the header of a request to its answer."
-        self.seconds = Histogram("request_seconds", text, ["endpoint"], buckets=_SECONDS, **own)
-        self.lines = Counter("lines", "Translated lines.", ["model"], **own)
-        text = "Sentences that were translated together."
-        batches = Histogram("batch_sentences", text, ["model"], buckets=_SENTENCES, **own)
-        waiting = Gauge("waiting_sentences", "Sentences that wait for a model.", ["model"], **own)
-        ready = Gauge("model_ready", "1 if a model can translate, else 0.", ["model"], **own)
-        text = "Processes of a model that ended unasked."
-        crashes = Gauge("worker_crashes_total", text, ["model"], **own)
-        ProcessCollector(registry=self.registry)
-        for name, model in models.items():
-            self.lines.labels(name)  # so that it is there from the start, with 0
-            model.workers.computed = batches.labels(name).observe
-            waiting.labels(name).set_function(partial(getattr, model.queue, "waiting"))
-            ready.labels(name).set_function(partial(getattr, model.workers, "is_ready"))
-            crashes.labels(name).set_function(partial(getattr, model.workers, "crashes"))
+    """What a path belongs to, in the metrics and the log. Neither may have a name that is a
+    secret."""
+    for beginning in _NAMED:
+        if path.startswith(beginning):
+            return f"{beginning}{{name}}"
+    return path if path in (*KINDS, "/models", "/metrics") else _OPEN.get(path, "other")

@@ -1,5 +1,9 @@
 """What requests and answers consist of, in JSON: their keys, how text becomes lines and lines text,
-and what is answered to errors."""
+and what is answered to errors.
+
+Requests have two forms: this service's own, which is here, and that of LibreTranslate, which is in
+libretranslate.py. An answer has the form of its request.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import math
 import os
 import re
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Request
@@ -42,7 +47,18 @@ Line = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
 Lines = Annotated[list[Line], Field(fail_fast=True)]
 
 
-def _example(**values: Any) -> ConfigDict:
+# The two forms of requests.
+OWN, LIBRE = "own", "libretranslate"
+
+
+def dialect_of(values: Any) -> str:
+    """The form of a request: LIBRE if it has keys that only LibreTranslate's has."""
+    is_libre = isinstance(values, dict) and "text" not in values
+    return LIBRE if is_libre and {"q", "source", "target"} & values.keys() else OWN
+
+
+def example(**values: Any) -> ConfigDict:
+    """The configuration of a class that has an example in the description."""
     return ConfigDict(json_schema_extra={"examples": [values]})
 
 
@@ -70,7 +86,7 @@ class Query(BaseModel):
 
 
 class TranslateQuery(Query):
-    model_config = _example(text="Where is the station?\nI am hungry.")
+    model_config = example(text="Where is the station?\nI am hungry.")
 
     text: Text | Lines = Field(
         description="What to translate. Each line of a string is translated by itself, and the "
@@ -89,13 +105,13 @@ class TranslateQuery(Query):
 
 
 class PartsQuery(Query):
-    model_config = _example(text=["Where is the station? I am hungry."])
+    model_config = example(text=["Where is the station? I am hungry."])
 
     text: Lines = Field(description="Lines.")
 
 
 class AttentionQuery(Query):
-    model_config = _example(source="Where is the station?", target="Wo ist der Bahnhof?")
+    model_config = example(source="Where is the station?", target="Wo ist der Bahnhof?")
 
     source: Text = Field(description="A sentence.")
     target: Text = Field(description="Its translation.")
@@ -145,7 +161,7 @@ class TranslationAnswer(OutputAnswer):
 
 
 class TranslateAnswer(BaseModel):
-    model_config = _example(
+    model_config = example(
         model="demo",
         text="Wo ist der Bahnhof?\nIch habe Hunger.",
         translations=[{"text": "Wo ist der Bahnhof?"}, {"text": "Ich habe Hunger."}],
@@ -202,20 +218,31 @@ def split(text: str | list[str], most_lines: int) -> tuple[list[str], list[str]]
     Raises:
         HTTPException: there are too many.
     """
-    if isinstance(text, list):
-        lines, ends = text, [""] * len(text)
-    else:
-        parts = _LINE_END.split(text, most_lines)
-        lines, ends = parts[::2], [*parts[1::2], ""]
-        if len(lines) > 1 and not lines[-1]:  # Nothing follows the last line end.
-            lines, ends = lines[:-1], ends[:-1]
-    if len(lines) > most_lines:
+    lines, ends = (text, [""] * len(text)) if isinstance(text, list) else lines_of(text)
+    require_few(len(lines), most_lines)
+    return lines, ends
+
+
+def lines_of(text: str) -> tuple[list[str], list[str]]:
+    """The lines of a text, and what ends each of them."""
+    parts = _LINE_END.split(text)
+    lines, ends = parts[::2], [*parts[1::2], ""]
+    if len(lines) > 1 and not lines[-1]:  # Nothing follows the last line end.
+        lines, ends = lines[:-1], ends[:-1]
+    return lines, ends
+
+
+def require_few(lines: int, most_lines: int) -> None:
+    """
+    Raises:
+        HTTPException: there are too many lines.
+    """
+    if lines > most_lines:
         raise HTTPException(
             422,
             f"the request has too many lines; a request may have {most_lines:,} lines. Send it in "
             "several requests",
         )
-    return lines, ends
 
 
 def answer(
@@ -248,31 +275,42 @@ def answer(
 # ---- Errors ----
 
 
-def answer_to(request: Request | None, error: BaseException) -> Response:
-    """The answer to a request that raised an error: JSON, `{"detail": TEXT}`, whose text says what
-    is wrong, where, and what to do.
+def answer_to(request: Request, error: BaseException) -> Response:
+    """The answer to a request that raised an error. It is JSON whose text says what is wrong,
+    where, and what to do: `{"detail": TEXT}`, or `{"error": TEXT}` in the form of LibreTranslate.
 
     An error that nobody expected is reported on stderr, and answered with 503, because another try
     may succeed.
     """
+    status, text, headers = _told(error)
+    is_libre = getattr(request.state, "is_libre", False)
     if isinstance(error, RequestValidationError):
-        status, detail = _explained(error)
-        return JSONResponse({"detail": detail}, status)
+        is_libre = is_libre or dialect_of(error.body) == LIBRE
+    if is_libre:
+        # LibreTranslate has one status for all that is wrong with a request.
+        return JSONResponse({"error": text}, 400 if status == 422 else status, headers)
+    return JSONResponse({"detail": text}, status, headers)
+
+
+def _told(error: BaseException) -> tuple[int, str, Mapping[str, str] | None]:
+    """The status of the answer to an error, its text, and its headers."""
+    if isinstance(error, RequestValidationError):
+        return *_explained(error), None
     if isinstance(error, HTTPException):
-        return JSONResponse({"detail": _sentence(error)}, error.status_code, error.headers)
+        return error.status_code, _sentence(error), error.headers
     if isinstance(error, UsageError):
-        return JSONResponse({"detail": str(error)}, 422)
+        return 422, str(error), None
     status, seconds = 503, 5
     if isinstance(error, Unavailable):
         status, seconds = error.status, error.retry_after
     if isinstance(error, UserError):
-        detail = str(error)
+        text = str(error)
     elif isinstance(error, asyncio.CancelledError):
-        detail = "the service is stopping. Try again later"
+        text = "the service is stopping. Try again later"
     else:
-        detail = "an internal error; the log names it"
+        text = "an internal error; the log names it"
         _report(error)
-    return JSONResponse({"detail": detail}, status, {"Retry-After": str(seconds)})
+    return status, text, {"Retry-After": str(seconds)}
 
 
 def _sentence(error: HTTPException) -> str:
@@ -282,7 +320,9 @@ def _sentence(error: HTTPException) -> str:
         return f"there is nothing at this address. {addresses}"
     if error.status_code == 405:
         return f"this address does not take this method. {addresses}"
-    return "the request is not JSON in UTF-8" if error.status_code == 400 else error.detail
+    if error.detail == "There was an error parsing the body":  # what FastAPI says of half a JSON
+        return "the request is not JSON in UTF-8"
+    return error.detail
 
 
 def _explained(error: RequestValidationError) -> tuple[int, str]:
@@ -291,21 +331,28 @@ def _explained(error: RequestValidationError) -> tuple[int, str]:
     if items[0]["type"] == "json_invalid":
         return 400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}"
     # Of what is neither a string nor a list of strings, the last error is about the list.
-    return 422, ". ".join({item["loc"][1:2]: _described(item) for item in items}.values())
+    return 422, ". ".join({_place(item)[:1]: _described(item) for item in items}.values())
+
+
+def _place(item: Any) -> tuple[Any, ...]:
+    """Where an error is, without "body" and the form of the request."""
+    place = item["loc"][1:]
+    return place[1:] if place[:1] in ((OWN,), (LIBRE,)) else place
 
 
 def _described(item: Any) -> str:
-    place = item["loc"][1:]  # without "body"
+    place = _place(item)
     if item["type"] == "value_error":  # of `Query`
         return str(item["ctx"]["error"])
     if not place or item["type"] in ("model_type", "model_attributes_type"):
         return "expected a JSON object"
     if item["type"] == "missing":
         return f"{place[0]}: missing"
-    if place[0] == "text" and len(place) > 2:
-        return f"text[{place[2]}]: expected a string; it is one line, without a line end"
-    if place[0] == "text":
-        return "text: expected a string or a list of strings"
+    if place[0] in ("text", "q") and len(place) > 2:
+        line = "; it is one line, without a line end" if place[0] == "text" else ""
+        return f"{place[0]}[{place[2]}]: expected a string{line}"
+    if place[0] in ("text", "q"):
+        return f"{place[0]}: expected a string or a list of strings"
     return problems.describe({**item, "loc": place})
 
 
