@@ -10,7 +10,7 @@ PACKAGE = Path(transformer_mt.__file__).parent
 # From the bottom to the top. A module may import those of its own room and of the floors below.
 FLOORS = [
     ["utils"],
-    ["config", "weights"],
+    ["config", "formats", "weights"],
     ["data", "model_directory"],
     ["model"],
     ["kernels"],

@@ -2,7 +2,8 @@
 
 import pytest
 
-from transformer_mt.data.languages import (
+from transformer_mt.scoring.metrics import tokenizer_for_language
+from transformer_mt.utils.languages import (
     has_spaces,
     has_spaces_in,
     joins_sentences_with_space,
@@ -10,7 +11,6 @@ from transformer_mt.data.languages import (
     standard,
     taken_for,
 )
-from transformer_mt.scoring.metrics import tokenizer_for_language
 
 
 @pytest.mark.parametrize(

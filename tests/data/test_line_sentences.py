@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.data.languages import sentences
+from transformer_mt.utils.languages import sentences
 
 CORPORA = Path(__file__).parents[3] / "shared" / "data"
 

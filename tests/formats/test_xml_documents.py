@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.formats.xml_files import ANDROID, FILES, LANGUAGES, QT, RESX, TMX, XLIFF_1, XLIFF_2
 from transformer_mt.formats.android import AndroidStrings, decoded, encoded
 from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP
-from transformer_mt.formats.languages import closest
 from transformer_mt.formats.qt import QtLinguist
 from transformer_mt.formats.resx import Resx
 from transformer_mt.formats.tbx import terms
 from transformer_mt.formats.tmx import Tmx
 from transformer_mt.formats.xliff import Xliff
 from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.languages import closest
 
 etree = pytest.importorskip("lxml.etree")
 

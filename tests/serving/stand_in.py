@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from transformer_mt.data.languages import sentences
 from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving import server
 from transformer_mt.serving.app import Service
@@ -21,6 +20,7 @@ from transformer_mt.serving.batching import Limits, Overloaded, Ticket, Unavaila
 from transformer_mt.serving.guard import Access
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.languages import sentences
 
 SECRET = "a text that nobody may see"
 # What is raised for a line with a word.

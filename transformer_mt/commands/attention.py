@@ -16,7 +16,6 @@ import os
 from pathlib import Path
 
 from transformer_mt.commands import arguments
-from transformer_mt.data.languages import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model_directory import require_safe_outputs
@@ -24,6 +23,7 @@ from transformer_mt.reports import attention
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import write_atomically
+from transformer_mt.utils.languages import sentences
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,6 @@ from pathlib import Path
 from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.languages import has_spaces_in, taken_for
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
@@ -40,6 +39,7 @@ from transformer_mt.scoring.suspicions import TOKENIZED_LINES, merged, suspicion
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import write_atomically
+from transformer_mt.utils.languages import has_spaces_in, taken_for
 
 # What brings a line into the form that the protocol scores; None: lines are scored as they are.
 Form = Callable[[str], str] | None

@@ -23,10 +23,10 @@ from transformer_mt.data.encoded import (
     Limits,
     PairChanges,
 )
-from transformer_mt.data.languages import has_spaces, has_spaces_in, sentences
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
 from transformer_mt.utils.console import progress
+from transformer_mt.utils.languages import has_spaces, has_spaces_in, sentences
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 5

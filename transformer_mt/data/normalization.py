@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import permutations
 
-from transformer_mt.data.languages import has_spaces, primary
 from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.languages import has_spaces, primary
 
 # The soft hyphen, the zero-width space, the byte order mark, and the marks of direction. The
 # zero-width (non-)joiners are not among them: some languages are misspelt without them.

@@ -11,12 +11,6 @@ from itertools import islice, pairwise
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
-from transformer_mt.data.languages import (
-    Place,
-    has_spaces,
-    joins_sentences_with_space,
-    sentences,
-)
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has_symbols, symbol_ids
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
@@ -24,6 +18,12 @@ from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.protection import spelled, symbol_constraints
 from transformer_mt.decoding.tags import Tag, untagged
+from transformer_mt.utils.languages import (
+    Place,
+    has_spaces,
+    joins_sentences_with_space,
+    sentences,
+)
 
 # What is read as a whole has up to this number of subwords, or up to data.max_length if that is
 # more: a pair that is scored or aligned, and a sampled segmentation. The memory of attention grows

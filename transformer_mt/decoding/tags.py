@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from transformer_mt.data.alignments import Link
-from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.spans import Replaced, SpanFinder
 from transformer_mt.data.subword import Place
+from transformer_mt.utils.languages import has_spaces
 
 
 class Tag(NamedTuple):

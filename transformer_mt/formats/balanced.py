@@ -6,8 +6,8 @@ import re
 from bisect import bisect_left
 from itertools import accumulate, pairwise
 
-from transformer_mt.data.languages import joins_sentences_with_space
 from transformer_mt.formats.document import MARKUP
+from transformer_mt.utils.languages import joins_sentences_with_space
 
 # What stays together: words, each with the spaces behind it. In Chinese and Japanese, a line may
 # break between most characters, but not before closing or after opening punctuation.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformer_mt.formats import xml
 from transformer_mt.formats.document import MARKUP, clean
-from transformer_mt.formats.languages import closest
 from transformer_mt.formats.xml import Element, Scanner
 from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.languages import closest
 
 # The names of roots, entries, languages and terms: those of TBX 3, and the older ones.
 _ROOTS = {"tbx", "martif"}

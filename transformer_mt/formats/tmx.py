@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from transformer_mt.formats.document import Unit
-from transformer_mt.formats.languages import closest
 from transformer_mt.formats.xml import Element, Scanner, escaped_value
 from transformer_mt.formats.xml_document import TOOL, BilingualDocument, Edits, has_text
 from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.languages import closest
 
 # These elements hold codes of the original format.
 _CODE = {"bpt", "ept", "it", "ph", "ut"}

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from transformer_mt.formats import xml
 from transformer_mt.formats.document import MARKUP, Document, Unit, clean
-from transformer_mt.formats.languages import fits
 from transformer_mt.formats.xml import ATTRIBUTE, TAG, Element, Scanner
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import BLOCK
+from transformer_mt.utils.languages import fits
 
 # What a file calls the application, beside the name of the model.
 TOOL = "transformer_mt"

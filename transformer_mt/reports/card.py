@@ -18,7 +18,6 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.file import dump_yaml
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.languages import primary
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.reports.page import render
 from transformer_mt.reports.record import Record, number, read, scores_of
@@ -26,6 +25,7 @@ from transformer_mt.scoring.metrics import METRICS, Scores
 from transformer_mt.utils.console import duration, visible
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import sealed
+from transformer_mt.utils.languages import primary
 
 # The file of an export that holds what its model directory says about the training.
 CARD = "card.json"

@@ -16,7 +16,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, field_validator
 
 from transformer_mt.config.schema import Config
-from transformer_mt.data.languages import has_spaces
 from transformer_mt.model_directory import (
     DATA_FACTS,
     HYPOTHESIS,
@@ -39,6 +38,7 @@ from transformer_mt.scoring.metrics import (
 )
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError, describe
+from transformer_mt.utils.languages import has_spaces
 
 Result = TypeVar("Result")
 

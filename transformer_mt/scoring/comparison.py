@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from transformer_mt.data.languages import has_spaces_in
 from transformer_mt.scoring.groups import Group
 from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
 from transformer_mt.scoring.significance import MetricComparison, caveats, paired_tests, verdict
 from transformer_mt.scoring.suspicions import merged, suspicions
+from transformer_mt.utils.languages import has_spaces_in
 
 # The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
 # have no n-gram of four words in common with their reference.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from unicodedata import category
 
-from transformer_mt.data.languages import has_spaces_in
 from transformer_mt.utils.files import lines
+from transformer_mt.utils.languages import has_spaces_in
 
 Item = TypeVar("Item")
 

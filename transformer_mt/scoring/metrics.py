@@ -15,7 +15,9 @@ from typing import Any
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.languages import (
+from transformer_mt.data.normalization import normalized
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.languages import (
     CHINESE,
     JAPANESE,
     KOREAN,
@@ -23,8 +25,6 @@ from transformer_mt.data.languages import (
     primary,
     written_like,
 )
-from transformer_mt.data.normalization import normalized
-from transformer_mt.utils.errors import UsageError, UserError
 
 _INSTALL = "Install its packages: .venv/bin/python -m pip install {}"
 # The tokenisers by their names, and what to do if one cannot be made.

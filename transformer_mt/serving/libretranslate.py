@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, InstanceOf, Tag, model_validator
 
-from transformer_mt.data.languages import primary, standard
 from transformer_mt.decoding.output import Translation
 from transformer_mt.serving.kept import File
 from transformer_mt.serving.models import Card, ServedModel
@@ -25,6 +24,7 @@ from transformer_mt.serving.requests import (
     lines_of,
 )
 from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.languages import primary, standard
 
 AUTO = "auto"
 

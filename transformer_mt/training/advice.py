@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from transformer_mt.config.schema import LARGEST, STEP, Config, takes_head_width
 from transformer_mt.data.facts import RARE, Facts, unknown_texts
-from transformer_mt.data.languages import has_spaces, taken_for
+from transformer_mt.utils.languages import has_spaces, taken_for
 
 # Copies of the source among the targets are reported from this share of the pairs on. A few are in
 # every corpus, such as names.

@@ -7,7 +7,7 @@ it does not know.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 # The languages are named by their standard codes (see `primary`).
@@ -64,6 +64,25 @@ def primary(language: str) -> str:
 
 def _first(code: str) -> str:
     return re.split("[-_]", code.lower())[0]
+
+
+def fits(code: str, language: str) -> bool:
+    """Returns whether text in one language serves as text in the other: de-AT and de do, but not
+    pt-BR and pt-PT."""
+    (first, *regions), (second, *others) = _subtags(code), _subtags(language)
+    return first == second and (set(regions) <= set(others) or set(others) <= set(regions))
+
+
+def closest(codes: Iterable[str], language: str) -> str | None:
+    """Returns the code that fits a language: one that means the same if there is one."""
+    fitting = [code for code in codes if fits(code, language)]
+    same = [code for code in fitting if _subtags(code) == _subtags(language)]
+    return next(iter(same + fitting), None)
+
+
+def _subtags(code: str) -> tuple[str, ...]:
+    """The subtags of the standard form: ("zh", "cn") of zh_CN and of chi-CN."""
+    return tuple(re.split("[-_]", standard(code).lower()))
 
 
 def has_spaces(language: str) -> bool:
