@@ -221,9 +221,9 @@ def make_config(folder: Path, **sections) -> Config:
     return Config.model_validate(values)
 
 
-def train_subwords(pairs, vocab_size: int = 200, **options) -> Subwords:
+def train_subwords(pairs, vocab_size: int = 200, symbols=(), **options) -> Subwords:
     config = SubwordConfig.model_validate({"vocab_size": vocab_size, **options})
-    return Subwords.train(lambda: iter(pairs), config)
+    return Subwords.train(lambda: iter(pairs), config, symbols)
 
 
 def as_if_trained(model, subwords: Subwords, end: float):

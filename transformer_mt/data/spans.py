@@ -58,7 +58,7 @@ _PATTERNS = {
         # it a percentage.
         re.compile(
             r"(?<!\d)%(?:\([^()\s]+\)|\d+\$)?[-+0#']*\d*(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"
-            r"[sdiufFeEgGxXoaAcCpn@](?![a-z]{2})|%%|(?<!\d)%L?[1-9]\d?(?![\d%])"
+            r"[sdiufFeEgGxXoaAcCpn@]|%%|(?<!\d)%L?[1-9]\d?(?![\d%])"
         ),
         re.compile(r"(?<![\w$])\$[A-Za-z_]\w*|(?<!\w)__\w+?__(?!\w)"),
     ],
@@ -67,11 +67,11 @@ _PATTERNS = {
     ],
     "emails": [re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+")],
     "entities": [re.compile(r"&(?:[A-Za-z]\w{1,31}|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});", re.ASCII)],
-    "markdown": [re.compile(r"(`+)(?!`)[^`]+\1(?!`)"), _LINK],
+    "markdown": [re.compile(r"(?<!`)(`+)(?!`).{1,500}?(?<!`)\1(?!`)"), _LINK],
     "numbers": [re.compile(rf"(?<![\w.,])\d+(?:[.,:]\d+)*(?:\s?(?:{_UNITS})(?!\w))?")],
 }
 # What usually ends the sentence that an address is in, and not the address.
-_AFTER_ADDRESS = re.compile(r"[.,;:!?)\]}]+$")
+_AFTER_ADDRESS = re.compile(r"[.,;:!?)\]]+$")
 
 
 class Span(NamedTuple):

@@ -45,6 +45,7 @@ from transformer_mt.decoding.segments import (
 )
 from transformer_mt.decoding.tags import Tagger
 from transformer_mt.utils.console import warn
+from transformer_mt.utils.languages import has_spaces
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -323,7 +324,11 @@ class LineTranslator:
             output,
             text=replaced.original,
             words=list(map(replaced.at, own_words)),
-            parts=list(map(replaced.at, output.parts)),
+            # A tag at an end belongs to the part there.
+            parts=[
+                (start and replaced.at((start, start))[0], replaced.at((end, end))[0])
+                for start, end in output.parts
+            ],
         )
 
     def _source_words(self, line: str, segments: list[Segment]) -> list[Place]:
@@ -353,7 +358,10 @@ class LineTranslator:
             decoded = self._target.decode(hypothesis.ids)
             if segment.is_fragment:
                 decoded = decoded.rstrip(".。")
-            shown = restored(decoded, segment.originals) if segment.originals else None
+            shown = None
+            if segment.originals:
+                spaced = hypothesis.is_repaired and has_spaces(self._reader.config.data.target_lang)
+                shown = restored(decoded, segment.originals, spaced)
             text += decoded if shown is None else shown.original
             places.append((start, len(text)))
             text += segment.after

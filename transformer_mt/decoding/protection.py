@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from transformer_mt.data.spans import CLOSING, OPENING, SYMBOL, SYMBOLS, Replaced
 from transformer_mt.data.subword import Subwords
@@ -81,12 +84,35 @@ class SymbolSearch(Search):
         return found
 
 
-def restored(text: str, originals: dict[str, str]) -> Replaced:
-    """The text of an output, in which the originals take the places of the symbols. The places in
-    `Replaced.text` are those in the output."""
-    found = Replaced.of(
-        text, ((*match.span(), originals.get(match[0], "")) for match in SYMBOL.finditer(text))
-    )
+class Original(NamedTuple):
+    """A span that a symbol stands for.
+
+    Attributes:
+        space_before, space_after: whether a space or an end of the line is there in the source.
+    """
+
+    text: str
+    space_before: bool
+    space_after: bool
+
+
+def restored(text: str, originals: dict[str, Original], add_spaces: bool) -> Replaced:
+    """The text of an output, in which the originals take the places of the symbols.
+
+    Args:
+        add_spaces: whether a span is separated from a word as it is in the source. The model does
+            this by itself; it is for symbols that were put into an output.
+
+    Returns: `text` is the output with symbols, and `original` that with the spans.
+    """
+    replacements = []
+    for match in SYMBOL.finditer(text):
+        own = originals.get(match[0], Original("", False, False))
+        start, end = match.span()
+        before = add_spaces and own.space_before and text[:start][-1:].isalnum()
+        after = add_spaces and own.space_after and text[end : end + 1].isalnum()
+        replacements.append((start, end, " " * before + own.text + " " * after))
+    found = Replaced.of(text, replacements)
     return Replaced(text, found.text, found.spans, found.places)
 
 
@@ -100,7 +126,7 @@ def repaired(hypothesis: Hypothesis, sentence: Sentence) -> Hypothesis:
     """
     rules, attention = Constraints(sentence.symbol_constraints), hypothesis.attention
     ids: list[int] = []
-    rows: list[int] = []  # the row of the attention that each id has
+    rows: list[int] = []  # the row of the attention that each id has; -1 for what is put in
     state = State()
     for row, i in enumerate(hypothesis.ids):
         if i in rules.symbols:
@@ -121,9 +147,10 @@ def repaired(hypothesis: Hypothesis, sentence: Sentence) -> Hypothesis:
         elif attention is None or not len(attention):
             best = round(place / len(sentence.source) * len(ids))
         else:
-            best = int(attention[rows, near[-1] if closes else near[0]].argmax()) + closes
+            own = attention[rows, near[-1] if closes else near[0]]
+            best = int(np.where(np.array(rows) < 0, -np.inf, own).argmax()) + closes
         nearest = sorted(range(len(ids) + 1), key=lambda at: abs(at - best))
         at = next(at for at in nearest if rules.is_nested([*ids[:at], i, *ids[at:]]))
         ids.insert(at, i)
-        rows.insert(at, rows[min(at, len(rows) - 1)] if rows else 0)
+        rows.insert(at, -1)
     return replace(hypothesis, ids=ids, attention=None, is_repaired=True)

@@ -16,7 +16,7 @@ from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
 from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.output import Line
-from transformer_mt.decoding.protection import spelled, symbol_constraints
+from transformer_mt.decoding.protection import Original, spelled, symbol_constraints
 from transformer_mt.decoding.tags import Tag, untagged
 from transformer_mt.utils.languages import (
     Place,
@@ -66,7 +66,7 @@ class Segment:
     tags: list[int] = field(default_factory=list)
     before: str = ""
     after: str = ""
-    originals: dict[str, str] = field(default_factory=dict)
+    originals: dict[str, Original] = field(default_factory=dict)
     is_fragment: bool = False
     is_copied: bool = False
 
@@ -239,11 +239,19 @@ class LineReader:
 
     def _with_symbols(self, line: Line, number: int, finder: SpanFinder) -> Reading:
         replaced = finder.in_symbols(line.text)
-        originals = [line.text[start:end] for start, end in replaced.spans]
+        originals = [
+            Original(
+                line.text[start:end],
+                line.text[:start][-1:] in ("", " "),
+                line.text[end : end + 1] in ("", " "),
+            )
+            for start, end in replaced.spans
+        ]
         names = [replaced.text[start:end] for start, end in replaced.places]
         prefix = line.prefix
         if prefix:  # Its spans have the symbols of those of the line.
-            known = dict(zip(reversed(originals), reversed(names), strict=True))
+            texts = [original.text for original in originals]
+            known = dict(zip(reversed(texts), reversed(names), strict=True))
             spans = ((s.start, s.end, prefix[s.start : s.end]) for s in finder.find(prefix))
             its = ((start, end, known.get(text, text)) for start, end, text in spans)
             prefix = Replaced.of(prefix, its).text

@@ -58,8 +58,8 @@ def untagged(line: str, finder: SpanFinder) -> Untagged:
         out += line[done : span.start]
         done = span.end
         if span.partner >= 0 or span.kind in ("tags", "markup"):
-            is_spaced = out[-1:] in ("", " ") and line.startswith(" ", done)
-            done += is_spaced
+            is_spaced = out[-1:] in ("", " ") and line[done : done + 1] in ("", " ")
+            done = min(done + is_spaced, len(line))
             tags[number] = len(out), is_spaced
             places.append((span.start, done, ""))
         else:

@@ -1,0 +1,248 @@
+"""Protected spans in translations: with models that were never trained, because the spans of a line
+must be in its translation whatever the model says."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import make_config, train_subwords, wide_model
+from transformer_mt.data.spans import SYMBOLS, SpanFinder
+from transformer_mt.decoding.engine import (
+    NON_AUTOREGRESSIVE_LIMITS,
+    Constraint,
+    Hypothesis,
+    Sentence,
+)
+from transformer_mt.decoding.line_translator import LineTranslator
+from transformer_mt.decoding.output import Line
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.protection import repaired
+from transformer_mt.decoding.tags import Tagger, untagged
+
+CLASSES = ["tags", "markdown", "urls", "emails", "entities", "placeholders"]
+FINDER = SpanFinder(CLASSES)
+# The text of the subwords has the characters of placeholders, but for the brace.
+PAIRS = [
+    ("A dog runs through the grass. %s costs $5", "Ein Hund läuft durch das Gras. %s kostet $5"),
+    ("Two men are sitting on a bench!", "Zwei Männer sitzen auf einer Bank!"),
+    ("Where is the nearest station?", "Wo ist der nächste Bahnhof?"),
+    ("http://a.bc/d?e=1&f", "http://a.bc/d?e=1&f"),
+]
+
+
+def make_translator(tmp_path_factory, symbols, engine_of=PaddleEngine, limits=None, **decoding):
+    folder = tmp_path_factory.mktemp("protection")
+    subwords = train_subwords(PAIRS, 160, symbols)
+    data = {"protect": CLASSES} if symbols else {}
+    decoding = {"protect": CLASSES, "max_length_extra": 0, "split_sentences": False, **decoding}
+    config = make_config(folder, data=data, decoding=decoding)
+    engine = engine_of([wide_model(config, subwords)], subwords)
+    return LineTranslator(engine, subwords, config, warn=lambda *_: None, limits=limits)
+
+
+class WithoutConstraints(PaddleEngine):
+    """An engine that knows no constraints, as CTranslate2: it writes what its model says."""
+
+    def search(self, sentences, settings):
+        free = [Sentence(one.source, one.prefix, one.number, one.others) for one in sentences]
+        return super().search(free, settings)
+
+
+LIMITED = {"constraints": "this engine can't"}
+TRANSLATORS = {
+    "symbols": {"symbols": SYMBOLS},
+    "symbols, repaired": {"symbols": SYMBOLS, "engine_of": WithoutConstraints, "limits": LIMITED},
+    "symbols, repaired without attention": {
+        "symbols": SYMBOLS, "engine_of": WithoutConstraints, "limits": NON_AUTOREGRESSIVE_LIMITS,
+    },
+    "symbols, sampled": {"symbols": SYMBOLS, "sampling": True},
+    "plain": {"symbols": ()},
+    "plain, cut": {"symbols": (), "engine_of": WithoutConstraints, "limits": LIMITED},
+    "plain, sampled": {"symbols": (), "sampling": True},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=TRANSLATORS)
+def translator(request, tmp_path_factory):
+    return make_translator(tmp_path_factory, **TRANSLATORS[request.param])
+
+
+def spans_of(text):
+    return sorted(text[span.start : span.end] for span in FINDER.find(text))
+
+
+def assert_holds(text, spans):
+    """Whether the text has the spans, as often as they are given. The text around them, which no
+    model has learnt to write, may look like spans too."""
+    for span in sorted(spans, key=len, reverse=True):
+        assert span in text
+        text = text.replace(span, "\0", 1)
+
+
+LINES = [
+    "Where <b>is</b> the %s?",
+    "%s",
+    "<b><i>%s</i></b>",
+    "",
+    "no span here",
+    "A dog <img/> runs. See http://a.bc/d?e=1&f or <a>the <i>grass</i></a>!",
+    "%s%d%1$s dog",
+    "<b>one dog",
+    "dog</b> two",
+    "{0} dogs &amp; {name}s at me@a.bc `code` [a link](http://a.bc)",
+    " ".join(f"{{{i}}}" for i in range(40)),
+    "dog" + "".join(f"{{{i}}}" for i in range(40)) + "dog",
+    "<b>" * 20 + "x" + "</b>" * 20,
+    "Two men are sitting. <b>A dog runs. Where is</b> the bench? %s",
+]
+
+
+def test_spans_survive(translator):
+    """On every way that they may take."""
+    for line, found in zip(LINES, translator.stream([list(map(Line, LINES))]), strict=True):
+        for output in found.outputs:
+            assert_holds(output.text, spans_of(line))
+        assert (found.protected_by is None) == (not spans_of(line))
+
+
+PIECES = ["<b>", "</b>", "<i>", "</i>", "{0}", "%s", "http://a.bc ", "&amp;", " dog", " runs. ",
+          "\u27e60\u27e7", "<br/>", " ", "?", "中"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+@settings(max_examples=25, deadline=None)
+def test_symbols_are_written_once_in_any_line(translator, line):
+    (found,) = translator.stream([[Line(line)]])
+    assert_holds(found.text, spans_of(line))
+
+
+def test_the_way_is_told(tmp_path_factory):
+    def way(line, **options):
+        (found,) = make_translator(tmp_path_factory, **options).stream([[Line(line)]])
+        return found.protected_by
+
+    assert way("a %s dog", **TRANSLATORS["symbols"]) == "search"
+    assert way("a %s dog", **TRANSLATORS["symbols, repaired"]) == "alignment"
+    assert way("a %s dog", **TRANSLATORS["plain"]) == "search"
+    assert way("a <b>dog</b>", **TRANSLATORS["plain"]) == "alignment"
+    assert way("a {0} dog", **TRANSLATORS["plain"]) == "cutting"  # it has no brace
+    assert way("a dog", **TRANSLATORS["symbols"]) is None
+
+
+def test_places_are_those_in_the_line(tmp_path_factory):
+    """Of the words and parts of both sides, with spans in between."""
+    for options in TRANSLATORS["symbols"], TRANSLATORS["plain"]:
+        translator = make_translator(tmp_path_factory, **options)
+        line = "A dog <b>runs</b> through %s the grass."
+        (found,) = translator.stream([[Line(line)]], need_alignment=True)
+        words = [line[start:end] for start, end in found.source_words]
+        assert "dog" in words
+        assert "runs" in "".join(words)
+        assert [line[start:end] for start, end in found.source_parts] == [line]
+        (part,) = found.outputs[0].parts
+        assert found.text[part[0] : part[1]].strip() == found.text.strip()
+        for start, end in found.words:
+            assert 0 <= start <= end <= len(found.text)
+
+
+def test_nothing_changes_without_protection(tmp_path_factory):
+    """Lines without a span, and all lines if nothing is protected."""
+    protected = make_translator(tmp_path_factory, ())
+    free = make_translator(tmp_path_factory, (), protect=[])
+    lines = ["A dog runs. Two men are sitting!", "Where is the nearest station?"]
+    assert protected.translate(lines) == free.translate(lines)
+    found = list(free.stream([[Line("a <b>dog</b> %s")]]))
+    assert found[0].protected_by is None
+
+
+# ---- Symbols that an engine has left out ----
+
+
+def attention_of(rows, source_len):
+    """Each output id attends to one place of the source."""
+    attention = np.zeros((len(rows), source_len), np.float32)
+    attention[np.arange(len(rows)), rows] = 1
+    return attention
+
+
+def constraint(i, after=-1):
+    return Constraint(((i,),), is_symbol=True, after=after, is_once=True)
+
+
+def test_missing_symbols_come_where_the_attention_is():
+    # The source is `a (100 b 101) c 102`, where 100 and 101 are a pair.
+    sentence = Sentence(
+        [1, 100, 2, 101, 3, 102],
+        constraints=(constraint(100), constraint(101, after=0), constraint(102)),
+        symbol_places=(1, 3, 5),
+    )
+
+    def repair(ids, rows):
+        return repaired(Hypothesis(ids, 0.0, 0.0, attention_of(rows, 6)), sentence).ids
+
+    assert repair([11, 12, 13], [0, 2, 4]) == [11, 100, 12, 101, 13, 102]
+    # With another order of words, the pair goes with its word.
+    assert repair([12, 13, 11], [2, 4, 0]) == [100, 12, 101, 13, 11, 102]
+    # What is there stays, and what is there too often goes.
+    assert repair([11, 102, 12, 102, 13], [0, 5, 2, 5, 4]) == [11, 102, 100, 12, 101, 13]
+    assert repair([101, 12, 100, 13], [3, 2, 1, 4]) == [12, 100, 101, 13, 102]
+    assert repair([], []) == [100, 101, 102]
+
+
+# ---- Tags by the word alignment ----
+
+
+def words_of(text):
+    places, start = [], 0
+    for word in text.split():
+        start = text.index(word, start)
+        places.append((start, start + len(word)))
+        start += len(word)
+    return places
+
+
+def tagged(line, text, links, language="de"):
+    plain = untagged(line, FINDER)
+    source = plain.replaced.text
+    tagger = Tagger(source, words_of(source), text, words_of(text), links, language)
+    return tagger.tagged(plain.tags).original
+
+
+def test_tags_enclose_the_words_that_are_linked():
+    links = [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert tagged("I <b>saw a</b> dog", "Ich sah einen Hund", links) == "Ich <b>sah einen</b> Hund"
+    assert tagged("<b>I saw a dog.</b>", "Ich sah einen Hund.", []) == "<b>Ich sah einen Hund.</b>"
+    # Words change places, and a word of the source has become two.
+    line, text = "He <b>has <i>not</i> seen</b> it.", "Er hat es nicht gesehen."
+    links = [(0, 0), (1, 1), (2, 3), (3, 4), (4, 2)]
+    assert tagged(line, text, links) == "Er <b>hat es <i>nicht</i> gesehen</b>."
+
+
+def test_marks_around_words_stay_outside():
+    assert tagged("See <a>this</a>.", "Siehe dies.", [(0, 0), (1, 1)]) == "Siehe <a>dies</a>."
+    assert tagged("See <a>this.</a>", "Siehe dies.", [(0, 0), (1, 1)]) == "Siehe <a>dies.</a>"
+    assert tagged('Say "<b>yes</b>" now', "Sag „ja“ nun", [(0, 0), (1, 1), (2, 2)]) == (
+        "Sag „<b>ja</b>“ nun"
+    )
+
+
+def test_spaces_around_a_tag_that_stands_alone():
+    links = [(0, 0), (1, 1), (2, 2)]
+    assert tagged("Press <img/> to go", "Drücken zum Starten", links) == (
+        "Drücken <img/> zum Starten"
+    )
+    assert tagged("Press it <img/>", "Drück es", [(0, 0), (1, 1)]) == "Drück es <img/>"
+    assert tagged("<img/> Press it", "Drück es", [(0, 0), (1, 1)]) == "<img/> Drück es"
+    assert tagged("Press <img/> it", "按它", [], "zh") == "按它<img/>"
+
+
+def test_pairs_nest_even_if_words_are_linked_crosswise():
+    line = "<b>one <i>two</i></b> <u>three</u> four"
+    text = "drei zwei vier eins"
+    found = tagged(line, text, [(0, 3), (1, 1), (2, 0), (3, 2)])
+    spans = FINDER.find(found)
+    assert spans_of(found) == spans_of(line)
+    assert all(span.partner >= 0 for span in spans)
+    for name in "biu":
+        assert found.index(f"<{name}>") < found.index(f"</{name}>")
