@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> None:
             # Nothing else reads this text again, so the cache of the config is not used.
             corpus = encoded_corpus(
                 *(pairs, "", subwords, limits, Path(folder), "encoding the text"),
-                changes_of(config),
                 training_filter(frozenset(), config.data.drop_duplicates),
+                changes_of(config),
             )
             shortlist, tested = learn(corpus, subwords)
     directory.write_shortlist(shortlist, subwords)

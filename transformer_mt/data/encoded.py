@@ -198,8 +198,8 @@ def encoded_corpus(
     limits: Limits,
     cache: Path,
     title: str,
-    changes: PairChanges | None = None,
     reason_to_drop: Callable[[Pair], str | None] = lambda pair: None,
+    changes: PairChanges | None = None,
 ) -> EncodedCorpus:
     """Returns the encoded corpus of a text, from the cache if it is there.
 
@@ -208,10 +208,10 @@ def encoded_corpus(
             Without a length, they count as few.
         content: a text that changes with `pairs` and with what `reason_to_drop` decides.
         title: what the progress bar and errors call the work.
-        changes: is applied to each pair before it is encoded.
         reason_to_drop: is called with each pair, in order, and returns None to use it. The dropped
             pairs are counted by reason in `EncodedCorpus.facts`, together with those outside of
             `limits`.
+        changes: is applied to each pair that is used, before it is encoded.
 
     Raises:
         UserError: no pair is left, or the cache can't be written.

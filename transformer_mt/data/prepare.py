@@ -169,7 +169,7 @@ def prepare(
     limits = Limits(data.max_length, data.max_length_ratio)
     title = "encoding the training text"
     train = encoded_corpus(
-        corpus.train, content, subwords, limits, cache, title, changes, new_filter()
+        corpus.train, content, subwords, limits, cache, title, new_filter(), changes
     )
     dev = links = None
     if corpus.dev is not None:
@@ -178,7 +178,9 @@ def prepare(
         content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
         limits_of_dev = Limits(data.max_length)
         of_dev = changes and replace(changes, drop_unmatched=False, input_noise=0.0)
-        dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title, of_dev)
+        dev = encoded_corpus(
+            corpus.dev, content, subwords, limits_of_dev, cache, title, changes=of_dev
+        )
         _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
         languages = data.source_lang, data.target_lang
