@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 from transformer_mt.formats.archive import Archive
 from transformer_mt.formats.document import MARKUP, Document, Unit
-from transformer_mt.formats.pieces import Piece, arrange, core, is_translatable, text_of, words_of
+from transformer_mt.formats.pieces import (
+    Piece,
+    arrange,
+    blanks_apart,
+    core,
+    is_translatable,
+    text_of,
+    words_of,
+)
 from transformer_mt.formats.splicing import Edits
 from transformer_mt.formats.xml import Element, Scanner, encoding_of
 from transformer_mt.utils.errors import UserError
@@ -181,6 +189,7 @@ class OfficeDocument(Document):
         if not is_translatable("".join(item.text for item in found if item.kind == "text")):
             return
         items, format_ = _pieces(found)
+        items = blanks_apart(items)
         first, end = core(items)
         _name(items[first:end])
         if not is_translatable(words_of(items[first:end])):

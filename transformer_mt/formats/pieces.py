@@ -60,6 +60,19 @@ def text_of(items: Sequence[str | Piece]) -> str:
     )
 
 
+def blanks_apart(items: Sequence[str | Piece]) -> list[str | Piece]:
+    """Makes the blanks at the ends of texts items of their own, so that `core` leaves them out."""
+    result: list[str | Piece] = []
+    for item in items:
+        if isinstance(item, str):
+            start = len(item) - len(item.lstrip())
+            end = max(len(item.rstrip()), start)
+            result += [part for part in (item[:start], item[start:end], item[end:]) if part]
+        else:
+            result.append(item)
+    return result
+
+
 def core(items: Sequence[str | Piece]) -> tuple[int, int]:
     """Returns the range of the items without the markup and the blanks around them.
 
