@@ -30,9 +30,15 @@ _FRONT_MATTER = re.compile(
 )
 # The first line of an alert, which says of what kind it is.
 _ALERT = re.compile(r"\[![A-Za-z]+\][-+]?[ \t]*\n")
-_SPECIAL = re.compile(r"([\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|~(?=~)|(?<=~)~)")
+_SPECIAL = re.compile(
+    r"([\\`*\[\]<|]|!(?=\[|\Z)|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|~(?=~)|(?<=~)~)"
+)
 # What begins a block of another kind.
+_ENDS_HEADING = re.compile(r"(?<!\\)#\Z")
 _BEGINS_BLOCK = re.compile(r"\A(\d*)([#+=:.)>|-])")
+
+# What stands before and after the text of a block.
+_FRAMES = {"paragraph": ("", ""), "heading": ("# ", ""), "underlined": ("", "\n---")}
 
 
 @dataclass
@@ -41,7 +47,7 @@ class _Place:
 
     Attributes:
         start, end: its range in the file.
-        block: "paragraph", "heading" or "cell".
+        block: "paragraph", "heading" (after #), "underlined" (a heading too) or "cell".
         items: all that it consists of; those of the unit are [first, last).
     """
 
@@ -114,9 +120,10 @@ class MarkdownDocument(Document):
         block, cursor = "", (0, 0)
         for token in tokens:
             if token.type != "inline":
-                block = {"heading_open": "heading", "paragraph_open": "paragraph"}.get(
-                    token.type, "cell"
-                )
+                if token.type == "heading_open":
+                    block = "heading" if token.markup[0] == "#" else "underlined"
+                else:
+                    block = "paragraph" if token.type == "paragraph_open" else "cell"
                 continue
             if not is_translatable(token.content):
                 continue
@@ -193,14 +200,16 @@ class MarkdownDocument(Document):
                 break
         else:
             attempt = _escaped(_without_emphasis(items))
-        return "".join(
-            item.written.in_file
-            if isinstance(item, Piece)
-            else re.sub(r"\\?\|", r"\\|", item)
-            if place.block == "cell"
-            else item
-            for item in attempt
+        if place.block == "cell":
+            attempt = [
+                re.sub(r"\\?\|", r"\\|", item) if isinstance(item, str) else item
+                for item in attempt
+            ]
+        written = "".join(
+            item if isinstance(item, str) else item.written.in_file for item in attempt
         )
+        # A backslash before the end of a cell would escape it.
+        return f"{written} " if place.block == "cell" and written.endswith("\\") else written
 
     def _is_read_as(
         self, block: str, attempt: Sequence[str | Piece], items: Sequence[str | Piece]
@@ -210,9 +219,10 @@ class MarkdownDocument(Document):
         if block == "cell":
             content = content.replace("\\|", "|")
         else:
-            prefix = "# " if block == "heading" else ""
-            tokens = self._parser.parse(prefix + content, {})
-            types = [f"{block}_open", "inline", f"{block}_close"]
+            before, after = _FRAMES[block]
+            tokens = self._parser.parse(f"{before}{content}{after}", {})
+            kind = "paragraph" if block == "paragraph" else "heading"
+            types = [f"{kind}_open", "inline", f"{kind}_close"]
             if [token.type for token in tokens] != types or tokens[1].content != content.strip():
                 return False
         spans = self._inline.spans(content.strip(), self._parser, self._env)
@@ -303,8 +313,8 @@ def _escaped(items: Sequence[str | Piece]) -> list[str | Piece]:
     result = [_SPECIAL.sub(r"\\\1", item) if isinstance(item, str) else item for item in items]
     if result and isinstance(result[0], str):
         result[0] = _BEGINS_BLOCK.sub(r"\1\\\2", result[0])
-    if result and isinstance(result[-1], str) and result[-1].endswith("#"):
-        result[-1] = result[-1][:-1] + "\\#"
+    if result and isinstance(result[-1], str):
+        result[-1] = _ENDS_HEADING.sub(r"\\#", result[-1])
     return result
 
 
@@ -316,7 +326,8 @@ def _spaced(items: Sequence[str | Piece]) -> list[str | Piece]:
         if isinstance(item, str) or not item.written.is_emphasis:
             result.append(item)
         else:
-            result += [" ", item] if item.opens else [item, " "]
+            result += [" ", item] if item.opens and result else [item]
+            result += [] if item.opens or item is items[-1] else [" "]
     return result
 
 

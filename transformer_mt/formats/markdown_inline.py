@@ -120,6 +120,7 @@ def _found(state: _State) -> Iterator[Span]:
     """Yields what the rules took, in the order of the text."""
     source = state.src
     link_ends: list[Span] = []
+    order = {id(token): place for place, token in enumerate(state.tokens)}
     done = 0
     for start, end, tokens in sorted(state.taken, key=lambda taken: taken[0]):
         if start < done:
@@ -148,7 +149,8 @@ def _found(state: _State) -> Iterator[Span]:
         elif kinds == ["hardbreak"]:
             yield Span("mark", start, end, "  \n" if source[start] == "\n" else "\\\n")
         elif set(kinds) <= _DELIMITERS:
-            yield from _delimiters(start, tokens, source)
+            # One of `~~~` may have changed its place.
+            yield from _delimiters(start, sorted(tokens, key=lambda t: order[id(t)]), source)
         else:
             yield Span("mark", start, end, source[start:end])
     yield from reversed(link_ends)
