@@ -81,8 +81,12 @@ class HtmlDocument(Document):
     def __init__(self, content: bytes, name: str, languages: tuple[str, str]) -> None:
         self._content = content
         self._charset = _charset_of(content, name)
-        self._text = content.decode(self._charset, "surrogateescape")
-        if self._text.encode(self._charset, "surrogateescape") != content:
+        try:
+            self._text = content.decode(self._charset, "surrogateescape")
+            is_same = self._text.encode(self._charset, "surrogateescape") == content
+        except UnicodeError:
+            is_same = False
+        if not is_same:
             raise UserError(
                 f"{name} cannot be read as {self._charset}, the charset that it names. "
                 "Save it as UTF-8"

@@ -96,7 +96,8 @@ def _tokens(text: str, is_xml: bool) -> Iterator[Token]:
             found = closing.search(text, end)
             position = text_start = found.start() if found else len(text)
             if position > end:
-                yield Token("text" if token.name == "title" else "raw", end, position)
+                is_text = token.name == "title" and found
+                yield Token("text" if is_text else "raw", end, position)
     if text_start < len(text):
         yield Token("text", text_start, len(text))
 

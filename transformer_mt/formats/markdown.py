@@ -35,7 +35,7 @@ _SPECIAL = re.compile(
 )
 # What begins a block of another kind.
 _ENDS_HEADING = re.compile(r"(?<!\\)#\Z")
-_BEGINS_BLOCK = re.compile(r"\A(\d*)([#+=:.)>|-])")
+_BEGINS_BLOCK = re.compile(r"\A(\s*\d*)([#+=:.)>|-])")
 
 # What stands before and after the text of a block.
 _FRAMES = {"paragraph": ("", ""), "heading": ("# ", ""), "underlined": ("", "\n---")}
@@ -310,9 +310,16 @@ def _merged(parts: Sequence[tuple[bool, str]]) -> list[str]:
 
 def _escaped(items: Sequence[str | Piece]) -> list[str | Piece]:
     """Escapes what could be markup."""
-    result = [_SPECIAL.sub(r"\\\1", item) if isinstance(item, str) else item for item in items]
-    if result and isinstance(result[0], str):
-        result[0] = _BEGINS_BLOCK.sub(r"\1\\\2", result[0])
+    result: list[str | Piece] = []
+    begins_line = True
+    for item in items:
+        if isinstance(item, str):
+            item = _SPECIAL.sub(r"\\\1", item)
+            item = _BEGINS_BLOCK.sub(r"\1\\\2", item) if begins_line else item
+            begins_line = False
+        else:
+            begins_line = item.written.inline.endswith("\n")
+        result.append(item)
     if result and isinstance(result[-1], str):
         result[-1] = _ENDS_HEADING.sub(r"\\#", result[-1])
     return result

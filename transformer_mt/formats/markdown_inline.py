@@ -109,7 +109,7 @@ def spans(source: str, markdown: MarkdownIt, env: MutableMapping[str, Any]) -> l
     markdown.inline.tokenize(state)
     for rule in markdown.inline.ruler2.getRules(""):
         rule(state)
-    found = _paired(_with_tags(_with_beyond(list(_found(state)), source)))
+    found = _paired(_with_tags(_with_beyond(list(_found(state)), source), source))
     for span, following in itertools.pairwise(found):
         if span.kind == "text" and source[following.start] == "\n":
             span.value = span.value.rstrip(" ")
@@ -224,7 +224,7 @@ def _with_beyond(found: list[Span], source: str) -> list[Span]:
     return [span for span in result if span.end > span.start]
 
 
-def _with_tags(found: list[Span]) -> list[Span]:
+def _with_tags(found: list[Span], source: str) -> list[Span]:
     """Makes `<kbd>` and the like one mark with what is in them, and other tags pairs."""
     result: list[Span] = []
     opened: dict[str, list[int]] = {}
@@ -243,8 +243,8 @@ def _with_tags(found: list[Span]) -> list[Span]:
         if places and name in _HTML_CODE:
             inside = result[places.pop() :]
             del result[-len(inside) :]
-            value = "".join(part.value for part in inside)
-            result.append(Span("mark", inside[0].start, span.end, value))
+            start = inside[0].start
+            result.append(Span("mark", start, span.end, source[start : span.end]))
     return result
 
 

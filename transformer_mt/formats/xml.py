@@ -56,6 +56,7 @@ class Element:
         name: as in the file, with its prefix.
         start, end: the place of all of it.
         content_start, content_end: the place between its tags. In `<x/>`, both are `end`.
+        parent: of an element that the scanner yields, or of an ancestor of such a one.
         children: all in it except text. Only those in elements that the scanner yields are kept.
     """
 
@@ -210,7 +211,9 @@ class Scanner:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         start = self._parser.CurrentByteIndex
         end = TAG.match(self._data, start - self._offset).end() + self._offset
-        element = Element(name, start, end, attributes, self._open[-1] if self._open else None)
+        # Within a unit there is no need of it, and without cycles its memory is freed at once.
+        parent = self._open[-1] if self._open and self._unit is None else None
+        element = Element(name, start, end, attributes, parent)
         if self.root is None:
             self.root = element
         if self._unit is not None:
