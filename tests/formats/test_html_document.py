@@ -284,6 +284,7 @@ def test_any_page_is_written_as_it_was_read(page, name):
     st.lists(PARTS, max_size=25).map("".join), st.lists(st.integers(0, 9) | st.text(), max_size=8)
 )
 def test_any_translation_leaves_the_tags_of_blocks(page, parts):
+    page = page.replace("title>", "h1>")  # in a title, tags are text
     document = read(page)
 
     def translation(source):
