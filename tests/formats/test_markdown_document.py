@@ -1,6 +1,8 @@
 """Markdown: markdown-it renders what was read and what was written, and both are compared."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -255,6 +257,18 @@ def test_any_translation_leaves_the_blocks_as_they_are(page, parts):
 
     written = translate(document, translation)
     assert [kind for kind, _ in blocks(written)] == [kind for kind, _ in blocks(page)]
+
+
+def test_without_markdown_it_the_message_says_what_to_install():
+    code = (
+        "import sys; sys.modules['markdown_it'] = None\n"
+        "from transformer_mt.formats.markdown import MarkdownDocument\n"
+        "from transformer_mt.utils.errors import UsageError\n"
+        "try:\n    MarkdownDocument(b'x', 'page.md', ('en', 'de'))\n"
+        "except UsageError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "pip install markdown-it-py" in done.stdout, done.stderr
 
 
 def test_bytes_that_are_not_utf_8_are_refused():

@@ -303,7 +303,7 @@ def test_presentations_are_written_as_they_were_read():
         slide = deck.slides.add_slide(deck.slide_layouts[1])
         slide.shapes.title.text = f"Title {number}"
     frame = deck.slides[0].placeholders[1].text_frame
-    frame.text = "One\nTwo\vbroken"
+    frame.text = "The first\nTwo\vbroken"
     run = frame.paragraphs[0].add_run()
     run.text, run.font.bold = " bold", True
     run = frame.paragraphs[0].add_run()
@@ -322,7 +322,7 @@ def test_presentations_are_written_as_they_were_read():
         ("slide1, paragraph 1", "Title 0"),
         (
             "slide1, paragraph 2",
-            'One⟦<g id="1">⟧ bold⟦</g>⟧⟦<g id="2">⟧ link⟦</g>⟧',
+            'The first⟦<g id="1">⟧ bold⟦</g>⟧⟦<g id="2">⟧ link⟦</g>⟧',
         ),
         ("slide1, paragraph 3", 'Two⟦<x id="1"/>⟧broken'),
         ("slide2, paragraph 1", "Title 1"),
