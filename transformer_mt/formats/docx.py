@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from transformer_mt.formats.archive import Archive
 from transformer_mt.formats.office import Item, OfficeDocument, Parts, text_in
-from transformer_mt.formats.ooxml import members_of, run_format
+from transformer_mt.formats.ooxml import after_properties, members_of, run_format
 from transformer_mt.formats.xml import Element, Scanner, escaped
 
 # Elements around runs: links, tracked insertions, content controls and the like.
@@ -37,9 +37,7 @@ class DocxDocument(OfficeDocument):
         return members_of(archive, ".main", others, "Word")
 
     def frame(self, paragraph: Element) -> tuple[int, int]:
-        properties = paragraph.child("w:pPr")
-        start = paragraph.content_start if properties is None else properties.end
-        return start, paragraph.content_end
+        return after_properties(paragraph), paragraph.content_end
 
     def items(self, paragraph: Element, scanner: Scanner) -> Iterator[Item]:
         yield from _with_fields(list(_items(paragraph, scanner)))

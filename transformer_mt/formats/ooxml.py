@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from transformer_mt.formats.archive import Archive
 from transformer_mt.formats.office import Format
-from transformer_mt.formats.xml import Element, Scanner
+from transformer_mt.formats.xml import COMMENT, INSTRUCTION, Element, Scanner
 from transformer_mt.utils.errors import UserError
 
 _CONTENT_TYPES = "[Content_Types].xml"
@@ -43,6 +43,14 @@ def members_of(archive: Archive, main: str, others: tuple[str, ...], program: st
         for member in sorted(members, key=_natural)
         if member in archive
     ]
+
+
+def after_properties(paragraph: Element) -> int:
+    """Returns where the content of a paragraph begins: after its properties, if it has some."""
+    elements = (child for child in paragraph.children if child.name not in (COMMENT, INSTRUCTION))
+    first = next(elements, None)
+    has_properties = first is not None and first.name == f"{paragraph.name}Pr"
+    return first.end if has_properties else paragraph.content_start
 
 
 def run_format(run: Element, scanner: Scanner, key: Callable[[Element], tuple[str, ...]]) -> Format:

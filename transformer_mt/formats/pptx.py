@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from transformer_mt.formats.archive import Archive
 from transformer_mt.formats.office import Item, OfficeDocument, text_in
-from transformer_mt.formats.ooxml import members_of, run_format
+from transformer_mt.formats.ooxml import after_properties, members_of, run_format
 from transformer_mt.formats.xml import Element, Scanner, escaped
 
 # Attributes of a run's properties that nobody sees.
@@ -26,11 +26,10 @@ class PptxDocument(OfficeDocument):
         return members_of(archive, ".slide", (".notesSlide",), "PowerPoint")
 
     def frame(self, paragraph: Element) -> tuple[int, int]:
-        first, last = paragraph.child("a:pPr"), paragraph.child("a:endParaRPr")
-        return (
-            paragraph.content_start if first is None else first.end,
-            paragraph.content_end if last is None else last.start,
-        )
+        end = paragraph.content_end
+        if paragraph.children and paragraph.children[-1].name == "a:endParaRPr":
+            end = paragraph.children[-1].start
+        return after_properties(paragraph), end
 
     def items(self, paragraph: Element, scanner: Scanner) -> Iterator[Item]:
         for child in paragraph.children:
