@@ -65,6 +65,18 @@ class DecodingConfig(Section):
     behind a comma or at a space, and translated in parts. null means the length of the longest
     source that the model was trained on."""
 
+    stop_loops: bool = True
+    """Whether an output ends that only repeats itself: at least four times in a row, and in 16
+    subwords. It does not hold for a source that repeats itself too. Sound outputs stay the same."""
+
+    no_repeat_ngram: PositiveInt | None = None
+    """The number of subwords of a sequence that an output must not have twice, such as 4. null
+    allows every repetition."""
+
+    repetition_penalty: Annotated[float, Field(ge=1, le=100)] = 1.0
+    """The factor by which the log-probability of a subword is multiplied if the output has it
+    already, such as 1.2. 1 is no penalty. Scores have the penalties in them."""
+
     protect: ProtectedSpans | None = None
     """The parts of a line that its translation keeps as they are, given like data.protect. null
     means the value of data.protect, and [] protects nothing. A model that was trained without

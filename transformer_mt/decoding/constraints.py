@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # The widest beam of a sentence that has constraints of several subwords. It has one bank for each
 # subword, and needs a hypothesis for each bank.
 WIDEST = 20
+# The number of further continuations of a hypothesis that are looked at, because some may be
+# forbidden.
+SPARE = 4
 
 
 class State(NamedTuple):
@@ -45,6 +48,7 @@ class Constraints:
 
     Attributes:
         symbols: those that are symbols, by their ids, in order.
+        start: the state of a hypothesis without ids.
     """
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
@@ -59,6 +63,8 @@ class Constraints:
             one.after: place for place, one in enumerate(constraints) if one.after >= 0
         }
         self._phrases = [place for place, one in enumerate(constraints) if not one.is_symbol]
+        # A hypothesis without an id has met those that forbid something.
+        self.start = State(sum(1 << i for i, one in enumerate(constraints) if one.is_forbidden))
 
     @property
     def width(self) -> int:
@@ -127,8 +133,8 @@ class Constraints:
         return not opened
 
     def after(self, state: State, i: int, is_forced: bool = False) -> State | None:
-        """The state after another id; None if that is not allowed, because it would repeat what
-        must be there only once."""
+        """The state after another id; None if that is not allowed, because it would complete what
+        is forbidden, or repeat what must be there only once."""
         met, opened = state.met, state.opened
         is_forced |= state.is_forced
         if i in self._symbols:
@@ -147,7 +153,7 @@ class Constraints:
             if count + 1 < len(ids):
                 begun.append((place, form, count + 1))
             elif met >> place & 1:
-                if self._all[place].is_once:
+                if self._all[place].is_once or self._all[place].is_forbidden:
                     return None
             else:
                 return State(met | 1 << place, opened, (), is_forced)
@@ -202,7 +208,7 @@ class ConstrainedSentence:
     def __init__(self, constraints: Sequence[Constraint], beam_size: int) -> None:
         self._rules = Constraints(constraints)
         self._beam_size = beam_size
-        self._states = [State()]
+        self._states = [self._rules.start]
         self.width = max(beam_size, self._rules.width)
 
     def asked(self) -> list[list[int]]:
@@ -250,25 +256,34 @@ class ConstrainedSentence:
             if rules.is_met(state):
                 continue
             asked = set(rules.continuing(state)) or set(rules.beginning(state))
+            others = [one.total for one in free if one.parent == parent]
             must = options.left <= rules.needed(state)
-            must |= self._is_among_best(options.ends[parent], free)
+            must |= options.ends[parent] > max(others, default=-np.inf)
             if must:
                 asked |= {*rules.may_follow(state), *rules.beginning(state)}
             own = {i: suggested[parent][i] for i in asked}
             bound += self._candidates(parent, state, own, left, is_forced=must)
         kept = self._kept(free, bound)
-        # An output ends if that is among the best of what has met all constraints.
-        ends = np.full(options.ends.shape, -np.inf)
-        for parent, state in opened:
-            if rules.is_met(state):
-                ends[parent] = options.ends[parent]
-        complete = [one for one in kept if rules.is_met(one.state)]
-        for parent, end in enumerate(ends.tolist()):
-            better = sum(other > end for other in ends.tolist())
-            if not self._is_among_best(end, complete, better):
-                ends[parent] = -np.inf
         self._states = [one.state for one in kept]
-        return kept, ends
+        return kept, self._ends(opened, free, options.ends)
+
+    def _ends(
+        self, opened: list[tuple[int, State]], free: list[Candidate], ends: np.ndarray
+    ) -> np.ndarray:
+        """The log-probabilities of the outputs that end here; -inf for all others.
+
+        An output ends if that is among the best continuations of those hypotheses that have met all
+        constraints. As many count as is the share of these in the beam: in a bank of one, the best
+        alone, or outputs would break off.
+        """
+        met = [parent for parent, state in opened if self._rules.is_met(state)]
+        count = max(1, self._beam_size * len(met) // len(opened)) if opened else 0
+        totals = [one.total for one in free if one.parent in met] + [ends[place] for place in met]
+        result = np.full(ends.shape, -np.inf)
+        for parent in met:
+            if sum(total > ends[parent] for total in totals) < count:
+                result[parent] = ends[parent]
+        return result
 
     def _candidates(
         self,
@@ -283,9 +298,6 @@ class ConstrainedSentence:
             after = self._rules.after(state, i, is_forced)
             if after is not None and total > -np.inf and self._rules.needed(after) <= left:
                 yield Candidate(total, parent, i, after)
-
-    def _is_among_best(self, total: float, candidates: list[Candidate], better: int = 0) -> bool:
-        return better + sum(one.total > total for one in candidates) < self._beam_size
 
     def _kept(self, free: list[Candidate], bound: list[Candidate]) -> list[Candidate]:
         if not bound and not any(one.state.is_forced for one in free):
@@ -373,7 +385,9 @@ class ConstrainedBeam:
         for row, of_hypotheses in zip(asked, suggested, strict=True):
             for hypothesis, some in zip(row, of_hypotheses, strict=False):
                 hypothesis[: len(some)] = some
-        continuations, their_ids, of_asked = log_probs.of_each(np.array(rows), self.width, asked)
+        continuations, their_ids, of_asked = log_probs.of_each(
+            np.array(rows), self.width + SPARE, asked
+        )
         for number, (row, own) in enumerate(zip(rows, owns, strict=True)):
             kept, ends[row] = own.step(
                 Options(

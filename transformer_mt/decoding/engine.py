@@ -27,22 +27,24 @@ class Constraint:
         after: for the symbol that closes a pair, the place of the opening one among the
             constraints of the sentence; -1 for all others. Pairs nest in the output.
         is_once: whether the output must not contain it more than once.
+        is_forbidden: whether the output must contain none of the forms.
     """
 
     forms: tuple[tuple[int, ...], ...]
     is_symbol: bool = False
     after: int = -1
     is_once: bool = False
+    is_forbidden: bool = False
 
     @property
     def longest(self) -> int:
-        """The length of its longest form."""
-        return max(map(len, self.forms))
+        """The length of its longest form that an output must contain."""
+        return 0 if self.is_forbidden else max(map(len, self.forms))
 
     @property
     def shortest(self) -> int:
-        """The length of its shortest form."""
-        return min(map(len, self.forms))
+        """The length of its shortest form that an output must contain."""
+        return 0 if self.is_forbidden else min(map(len, self.forms))
 
 
 @dataclass(frozen=True)

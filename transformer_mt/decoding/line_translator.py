@@ -20,6 +20,7 @@ from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import NONE, Link, Words, word_count
 from transformer_mt.data.subword import Place, Subwords
+from transformer_mt.data.terms import Term, Terms
 from transformer_mt.decoding.engine import (
     AtOnce,
     Engine,
@@ -30,6 +31,7 @@ from transformer_mt.decoding.engine import (
     default_at_once,
     length_limits,
     length_penalty,
+    require_able,
 )
 from transformer_mt.decoding.lines import in_windows
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
@@ -45,6 +47,7 @@ from transformer_mt.decoding.segments import (
 )
 from transformer_mt.decoding.tags import Tagger
 from transformer_mt.utils.console import warn
+from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.languages import has_spaces
 
 if TYPE_CHECKING:
@@ -107,13 +110,27 @@ class LineTranslator:
         return self._reader.decoding
 
     def with_settings(
-        self, decoding: DecodingConfig, run: Runner | None = None, warn: Warn | None = None
+        self,
+        decoding: DecodingConfig,
+        run: Runner | None = None,
+        warn: Warn | None = None,
+        terms: Iterable[Term] | None = None,
     ) -> Self:
-        """The same translator with other settings and, if given, another runner of its batches and
-        another way to warn."""
+        """The same translator with other settings and, if given, another runner of its batches,
+        another way to warn, and terms whose translations are given.
+
+        Raises:
+            UsageError: terms are given, and the engine can't follow them.
+        """
         other = copy.copy(self)
         config = self._reader.config.model_copy(update={"decoding": decoding})
-        other._reader = replace(self._reader, config=config, warn=warn or self._reader.warn)
+        changes: dict[str, Any] = {"config": config, "warn": warn or self._reader.warn}
+        if terms is not None:
+            require_able(self._reader.limits, decoding, ["constraints"])
+            if decoding.sampling:
+                raise UsageError("decoding.sampling: true: only a search can follow terms")
+            changes["terms"] = Terms(terms, config.data.source_lang)
+        other._reader = replace(self._reader, **changes)
         other._run = run or self._run
         return other
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_mt.data.spans import CLOSING, OPENING, SYMBOL, SYMBOLS, Replaced
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.constraints import Constraints, State
+from transformer_mt.decoding.constraints import Constraints
 from transformer_mt.decoding.engine import (
     Constraint,
     Engine,
@@ -127,7 +127,7 @@ def repaired(hypothesis: Hypothesis, sentence: Sentence) -> Hypothesis:
     rules, attention = Constraints(sentence.symbol_constraints), hypothesis.attention
     ids: list[int] = []
     rows: list[int] = []  # the row of the attention that each id has; -1 for what is put in
-    state = State()
+    state = rules.start
     for row, i in enumerate(hypothesis.ids):
         if i in rules.symbols:
             if i not in rules.may_follow(state):

@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
+from transformer_mt.decoding import guards
 from transformer_mt.decoding.constraints import ConstrainedBeam
 from transformer_mt.decoding.engine import (
     PATIENCE,
@@ -65,6 +66,7 @@ class Task:
         prefixes: the ids that the outputs begin with.
         settings: how to search, or to draw.
         beam: the sentences with constraints; None if there are none.
+        may_loop: bool, whether an output may repeat itself for long; None: no one's may.
     """
 
     shortest: np.ndarray
@@ -74,6 +76,27 @@ class Task:
     eos: int
     settings: DecodingConfig
     beam: ConstrainedBeam | None = None
+    may_loop: np.ndarray | None = None
+
+    def without_loops(self, open_ones: _Open) -> tuple[np.ndarray, np.ndarray]:
+        """The scores of the hypotheses, with -inf for those in a loop, and which sentences must end
+        here, bool (open,): those in which loops are found for the second time, or that have nothing
+        but loops. Their scores stay."""
+        scores, outputs = open_ones.scores, open_ones.outputs
+        is_over = np.zeros(len(scores), bool)
+        if not self.settings.stop_loops or not guards.is_time(open_ones.length):
+            return scores, is_over
+        looping = guards.in_loop(outputs)
+        if self.may_loop is not None:
+            looping[self.may_loop[open_ones.sentences]] = False
+        if self.beam is not None:  # what their constraints ask for may still be missing
+            looping &= ~self.beam.has(open_ones.sentences)
+        if looping.any():
+            open_ones.loops += looping.any(axis=1)
+            is_over = (looping | ~np.isfinite(scores)).all(axis=1)
+            is_over |= looping.any(axis=1) & (open_ones.loops > 1)
+            scores = np.where(looping & ~is_over[:, np.newaxis], -np.inf, scores)
+        return scores, is_over
 
     def forced(self, length: int) -> np.ndarray:
         """The id that each sentence's prefix has at this place (from 0); -1 where it has ended."""
@@ -147,7 +170,8 @@ def _search_together(
     constraints = [one.constraints for one in sentences]
     beam = ConstrainedBeam(constraints, settings.beam_size) if any(constraints) else None
     limits = limits_of(sentences, settings)
-    task = Task(*limits, prefixes, target.bos, target.eos, settings, beam)
+    may_loop = np.array([guards.has_loop(x.source) or guards.has_loop(x.prefix) for x in sentences])
+    task = Task(*limits, prefixes, target.bos, target.eos, settings, beam, may_loop)
     if not settings.sampling:
         return beam_search(stepper, task)
     # The random numbers of a sentence depend only on the seed and on its own number. They are drawn
@@ -175,10 +199,15 @@ def beam_search(stepper: Stepper, task: Task) -> Hypotheses:
     open_ones = _Open(stepper, task, width=1)
     found = _Found(task)
     beam_size = task.settings.beam_size
+    has_penalties = guards.are_on(task.settings)
     best_penalty = length_penalty(np.maximum(task.longest, 0) + 1, task.settings)
     while len(open_ones.sentences):
         sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
         log_probs = stepper.step(open_ones.ids, open_ones.parents)
+        if has_penalties:
+            guards.penalise(log_probs, open_ones.outputs, task.settings)
+        scores, must_end = task.without_loops(open_ones)
+        must_end |= task.must_end(length)[sentences]
         forced = task.forced(length)[sentences]
         within_prefix = forced >= 0
         # No hypothesis ends within its prefix, so that only one log-probability of each is asked
@@ -195,7 +224,7 @@ def beam_search(stepper: Stepper, task: Task) -> Hypotheses:
             parents[within_prefix, 0] = 0
             ids[within_prefix, 0] = forced[within_prefix]
         ends[~task.may_end(length)[sentences]] = -np.inf
-        totals[task.must_end(length)[sentences]] = -np.inf
+        totals[must_end] = -np.inf
         among_best = _among_best(ends, totals, beam_size)
         if task.beam is None:
             ends = among_best
@@ -222,15 +251,20 @@ def sample(stepper: Stepper, task: Task, uniform: np.ndarray) -> Hypotheses:
             as the longest output has ids. An output depends only on its own numbers.
     """
     settings = task.settings
+    has_penalties = guards.are_on(settings)
     open_ones = _Open(stepper, task, width=settings.n_best)
     found = _Found(task)
     while len(open_ones.sentences):
         sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
         after = stepper.step(open_ones.ids, open_ones.parents)
+        if has_penalties:
+            guards.penalise(after, open_ones.outputs, settings)
+        scores, must_end = task.without_loops(open_ones)
+        must_end |= task.must_end(length)[sentences]
         may_end = task.may_end(length)[sentences][:, np.newaxis] & np.isfinite(scores)
         numbers = uniform[sentences, :, min(length, uniform.shape[2] - 1)]
         # The ids, (open, n_best), are drawn; a prefix and the longest length leave no choice.
-        fixed = np.where(task.must_end(length), task.eos, task.forced(length))[sentences]
+        fixed = np.where(must_end, task.eos, task.forced(length)[sentences])
         fixed = np.broadcast_to(fixed[:, np.newaxis], scores.shape)
         ids, log_probs = after.draw(
             *(numbers, settings.temperature, settings.top_k, settings.top_p),
@@ -253,6 +287,7 @@ class _Open:
         ids, parents: int64 (open, width), as in `Stepper.step`.
         scores: float64 (open, width), the log-probabilities; -inf where there is no hypothesis.
         outputs: int64 (open, width, length), the ids of the hypotheses.
+        loops: int64 (open,), how often loops were found among them.
     """
 
     def __init__(self, stepper: Stepper, task: Task, width: int) -> None:
@@ -262,6 +297,7 @@ class _Open:
         self.parents = np.broadcast_to(np.arange(width), self.ids.shape)
         self.scores = np.zeros(self.ids.shape)
         self.outputs = np.zeros((*self.ids.shape, 0), np.int64)
+        self.loops = np.zeros(len(self.sentences), np.int64)
 
     @property
     def length(self) -> int:
@@ -286,7 +322,7 @@ class _Open:
             return
         self.sentences, self.outputs = self.sentences[going_on], self.outputs[going_on]
         self.ids, self.parents = self.ids[going_on], self.parents[going_on]
-        self.scores = self.scores[going_on]
+        self.scores, self.loops = self.scores[going_on], self.loops[going_on]
         if len(self.sentences):
             self._stepper.select(np.flatnonzero(going_on))
 

@@ -14,6 +14,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has_symbols, symbol_ids
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
+from transformer_mt.data.terms import Terms
 from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.protection import Original, spelled, symbol_constraints
@@ -187,12 +188,14 @@ class LineReader:
         config: the languages, the tags, the lengths, and how to translate.
         warn: is called with warnings about lines, as `console.warn`.
         limits: what the engine can't do.
+        terms: those whose translations are given.
     """
 
     subwords: Subwords
     config: Config
     warn: Warn
     limits: Limits = field(default_factory=dict)
+    terms: Terms | None = None
 
     @property
     def decoding(self) -> DecodingConfig:
@@ -268,7 +271,10 @@ class LineReader:
         sentences = [
             replace(
                 sentence,
-                constraints=symbol_constraints(sentence.source, self.subwords),
+                constraints=(
+                    *symbol_constraints(sentence.source, self.subwords),
+                    *sentence.constraints,
+                ),
                 symbol_places=tuple(p for p, i in enumerate(sentence.source) if i in of_ids),
             )
             for sentence in reading.sentences
@@ -293,8 +299,9 @@ class LineReader:
         sentences = [
             replace(
                 sentence,
-                constraints=tuple(
-                    own for start, own in phrases.items() if segment.start <= start < segment.end
+                constraints=(
+                    *(own for at, own in phrases.items() if segment.start <= at < segment.end),
+                    *sentence.constraints,
                 ),
                 need_attention=need_attention,
             )
@@ -341,6 +348,7 @@ class LineReader:
                 prefix,
                 (number << 20) + place,
                 self._other_segmentations(line.text, segment),
+                self._of_terms(line.text, segment),
             )
             for place, (segment, prefix) in enumerate(zip(own, prefixes, strict=True))
         ]
@@ -462,6 +470,24 @@ class LineReader:
         return [
             segment.tags + (ids if len(ids) <= self.most_at_once else segment.ids) for ids in drawn
         ]
+
+    def _of_terms(self, line: str, segment: Segment) -> tuple[Constraint, ...]:
+        """The constraints that follow from the terms of a segment, each once, whatever its number
+        of occurrences. A form that the model can't write is left out."""
+        if self.terms is None or segment.first:  # the rest of a word that was cut
+            return ()
+        found = []
+        text = line[segment.start : segment.end]
+        for term in dict.fromkeys(own.term for own in self.terms.find(text)):
+            ids: list[tuple[int, ...]] = []
+            for form in term.forms:
+                ids += spelled(form, self.subwords)
+                if not term.is_forbidden or form[:1].islower():  # at the start of a sentence
+                    ids += spelled(form[:1].upper() + form[1:], self.subwords)
+            if ids:
+                forms = tuple(dict.fromkeys(ids))
+                found.append(Constraint(forms, is_forbidden=term.is_forbidden))
+        return tuple(found)
 
     def _warn_of_unknown(self, text: str, ids: list[int], line: int) -> None:
         """Warns of a line that the model can't read: more than a fifth of it is unknown."""

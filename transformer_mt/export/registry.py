@@ -244,7 +244,7 @@ CTRANSLATE2 = Backend(
     limits={
         **ONE_MODEL,
         "segmentations": "CTranslate2 can't average the probabilities of several segmentations",
-        "constraints": "CTranslate2 can't be made to write a term",
+        "constraints": "CTranslate2's search can't be made to write given terms",
     },
 )
 # Every backend by its name. A new one is an entry here and its modules.

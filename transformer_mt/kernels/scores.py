@@ -35,7 +35,8 @@ class LogProbs:
     """log p(id | hypothesis) = logit - log(sum(exp(logits)))
 
     Args:
-        logits: float32 (sentences, width, vocabulary). They are neither copied nor changed.
+        logits: float32 (sentences, width, vocabulary). They are not copied, and only `scale`
+            changes them.
         never: ids that `best` and `draw` never choose. They keep their share of the probability, so
             that scores are those of the model.
     """
@@ -91,6 +92,21 @@ class LogProbs:
         log_probs, _, ids = each._best(np.zeros(each._log_total.shape), count)
         of_asked = np.take_along_axis(logits, asked, axis=2) - log_total[:, :, np.newaxis]
         return log_probs.reshape(*shape, -1), ids.reshape(*shape, -1), of_asked
+
+    def scale(
+        self, sentences: np.ndarray, hypotheses: np.ndarray, ids: np.ndarray, factor: float
+    ) -> None:
+        """Multiplies the log-probabilities of some ids of hypotheses, each int64 (count,), by a
+        factor. With an infinite one, the ids are never chosen."""
+        totals = self._log_total[sentences, hypotheses]
+        log_probs = self._logits[sentences, hypotheses, ids] - totals
+        scaled = -np.inf if factor == np.inf else factor * log_probs + totals
+        self._logits[sentences, hypotheses, ids] = scaled
+        # The maxima of their blocks, of which some are computed again in `_best`.
+        blocks = ids % self._blocks.count
+        members = self._blocks.members[blocks]
+        places = sentences[:, np.newaxis], hypotheses[:, np.newaxis]
+        self._maxima[sentences, hypotheses, blocks] = self._members(places, members).max(axis=1)
 
     def most_probable(self) -> np.ndarray:
         """The most probable id after the only hypothesis of each sentence (width is 1), and its
@@ -210,6 +226,12 @@ class CandidateLogProbs:
         """As `LogProbs.best`; the ids that are asked for are candidates."""
         totals, parents, places, of_asked = self._log_probs.best(scores, count, self._places(asked))
         return totals, parents, self._ids[places], of_asked
+
+    def scale(
+        self, sentences: np.ndarray, hypotheses: np.ndarray, ids: np.ndarray, factor: float
+    ) -> None:
+        """As `LogProbs.scale`; the ids are candidates."""
+        self._log_probs.scale(sentences, hypotheses, self._places(ids), factor)
 
     def of_each(
         self, sentences: np.ndarray, count: int, asked: np.ndarray
@@ -382,6 +404,21 @@ class DeviceLogProbs:
             np.take_along_axis(x, order, axis=1) for x in (totals, parents, ids)
         )
         return totals, parents.astype(np.int64), ids.astype(np.int64), of_asked
+
+    def scale(
+        self, sentences: np.ndarray, hypotheses: np.ndarray, ids: np.ndarray, factor: float
+    ) -> None:
+        """As `LogProbs.scale`."""
+        places = _on_device(np.stack([sentences, hypotheses, ids], axis=1))
+        totals = paddle.gather_nd(self._log_total, places[:, :2])
+        log_probs = _float64(paddle.gather_nd(self._logits, places)) - totals
+        scaled = (
+            factor * log_probs + totals if factor < np.inf else paddle.full_like(totals, -np.inf)
+        )
+        width, size = self._logits.shape[1:]
+        flat = _on_device((sentences * width + hypotheses) * size + ids)
+        logits = paddle.scatter(self._logits.flatten(), flat, scaled.astype("float32"))
+        self._logits = logits.reshape(self._logits.shape)
 
     def of_each(
         self, sentences: np.ndarray, count: int, asked: np.ndarray
