@@ -149,6 +149,8 @@ NEEDS_PRECEDING_WORDS = {
     "n_best": "it has one output per line",
     "segmentations": "there is no next word whose probabilities could be averaged",
     "shortlist": "masks are filled in from the whole vocabulary",
+    "no_repeat_ngram": "all words are predicted at once, none after another",
+    "repetition_penalty": "all words are predicted at once, none after another",
 }
 # The keys that describe a search, and that can be replaced for each translation.
 SEARCH_KEYS = tuple(key for key in DecodingConfig.model_fields if key != "tune")

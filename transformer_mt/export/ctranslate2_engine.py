@@ -17,6 +17,7 @@ import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords
+from transformer_mt.decoding import guards
 from transformer_mt.decoding.engine import (
     PATIENCE,
     Hypotheses,
@@ -62,6 +63,9 @@ class Ctranslate2Engine:
 
     Beam search is that of Paddle's engine. CTranslate2's own default, to stop when 1 * beam_size
     hypotheses have ended, would change 24 of the 1,000 sentences of Multi30k's test set.
+
+    `decoding.repetition_penalty` divides or multiplies the logit of a subword here, and not its
+    log-probability, and scores are the model's. Loops do not end an output.
 
     With a beam of 1 it is greedy search, as with Paddle's engine.
 
@@ -110,7 +114,9 @@ class Ctranslate2Engine:
         if settings.sampling:
             self._sample(tasks, settings)
         else:
-            free = [task for task in tasks if not task.prefix and not task.shortest]
+            # The scores of a search with penalties would have these in them.
+            is_free = not guards.are_on(settings)
+            free = [task for task in tasks if is_free and not task.prefix and not task.shortest]
             self._search_together(free, settings)
             self._search_by_limits([task for task in tasks if not task.candidates], settings)
         return [task.best(settings) for task in tasks]
@@ -385,6 +391,8 @@ def _beam(settings: DecodingConfig, patience: int) -> dict[str, Any]:
         # With 0, a search would end with its first hypothesis.
         "length_penalty": max(alpha, 1e-3),
         "return_scores": True,
+        "no_repeat_ngram_size": settings.no_repeat_ngram or 0,
+        "repetition_penalty": settings.repetition_penalty,
     }
 
 
