@@ -1,6 +1,8 @@
 """Protected spans in translations: with models that were never trained, because the spans of a line
 must be in its translation whatever the model says."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support import make_config, train_subwords, wide_model
 from transformer_mt.data.spans import SYMBOLS, SpanFinder
+from transformer_mt.data.terms import Term
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
     Constraint,
@@ -19,6 +22,7 @@ from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.protection import repaired
 from transformer_mt.decoding.tags import Tagger, untagged
+from transformer_mt.utils.errors import UsageError
 
 CLASSES = ["tags", "markdown", "urls", "emails", "entities", "placeholders"]
 FINDER = SpanFinder(CLASSES)
@@ -246,3 +250,40 @@ def test_pairs_nest_even_if_words_are_linked_crosswise():
     assert all(span.partner >= 0 for span in spans)
     for name in "biu":
         assert found.index(f"<{name}>") < found.index(f"</{name}>")
+
+
+# ---- Terms ----
+
+
+def test_terms_are_followed(tmp_path_factory):
+    """In a segment each, with spans beside them, whatever the model would say."""
+    lines = ["A dog runs. The dog <b>runs</b> through %s the grass.", "Where is the bench?", "dogs"]
+    terms = [Term("dog", ("Männer", "zwei Männer")), Term("bench", ("Station", "Bahnhof"))]
+    for options in TRANSLATORS["symbols"], TRANSLATORS["plain"]:
+        free = make_translator(tmp_path_factory, **options, split_sentences=True)
+        bound = free.with_settings(free._decoding, terms=terms)
+        first, second, third = (found.text for found in bound.stream([list(map(Line, lines))]))
+        assert first.count("Männer") >= 2
+        assert "Station" in second or "Bahnhof" in second
+        assert third == free.translate(lines)[2]
+        assert_holds(first, spans_of(lines[0]))
+
+
+def test_what_is_forbidden_is_not_written(tmp_path_factory):
+    translator = make_translator(tmp_path_factory, (), beam_size=1)
+    lines = ["A dog runs.", "Two men are sitting on a bench!"]
+    for line, text in zip(lines, translator.translate(lines), strict=True):
+        word = max(re.findall(r"\w+", text), key=len)
+        terms = [Term(source, (word,), is_forbidden=True) for source in re.findall(r"\w+", line)]
+        (found,) = translator.with_settings(translator._decoding, terms=terms).stream(
+            [[Line(line)]]
+        )
+        assert word not in re.findall(r"\w+", found.text)
+        assert found.text
+
+
+def test_an_engine_that_cannot_follow_terms(tmp_path_factory):
+    for options in TRANSLATORS["plain, cut"], TRANSLATORS["plain, sampled"]:
+        translator = make_translator(tmp_path_factory, **options)
+        with pytest.raises(UsageError):
+            translator.with_settings(translator._decoding, terms=[Term("a", ("b",))])
