@@ -36,6 +36,9 @@ class TrainingText(Section):
     reverse: bool = False
     """Whether source and target change places (Ding et al. 2021, arXiv 2109.07780)."""
 
+    columns: Annotated[list[NonEmptyText], Field(min_length=2, max_length=2)] | None = None
+    """The columns, or fields, of the source and the target in a table, JSON Lines or Parquet."""
+
     @property
     def is_plain(self) -> bool:
         """Whether the pairs are read as the files have them."""
