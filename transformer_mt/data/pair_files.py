@@ -7,7 +7,6 @@ the cache. Everything else reads those, so it knows nothing of the formats.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -22,7 +21,7 @@ from transformer_mt.data.datasets import (
     require_plain_tsv,
 )
 from transformer_mt.formats import registry
-from transformer_mt.formats.document import OtherLanguagesError
+from transformer_mt.formats.document import Codes, OtherLanguagesError, direction
 from transformer_mt.utils.console import progress, say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import ENDINGS, as_line
@@ -46,13 +45,13 @@ def find(
         root, name, value: as in `Dataset.find`.
 
     Raises:
-        UsageError: there is no such file, or the text has no columns.
+        UsageError: there is no such file, or none in the folder, or the text has no columns.
     """
     folder = Path(root or "")
     path = folder / value
     prefixed = [f"{value}.{language}{ending}" for language in languages for ending in ENDINGS]
     if value and not any((folder / file).is_file() for file in prefixed):
-        if path.is_dir():
+        if path.is_dir() and _files(path):
             return path
         is_plain = value.lower().endswith(TSV) and columns is None
         if registry.has_pairs(path) and not is_plain and folder.is_dir():
@@ -88,23 +87,24 @@ def converted(
     return folder / source, folder / target
 
 
-def languages_of(path: Path) -> list[Languages]:
-    """Returns the pairs of languages that a file, or the files in a folder, name for their texts:
-    the source and the target, the most frequent pair first.
+def languages_of(path: Path) -> set[Codes]:
+    """Returns the languages that a file, or the files in a folder, name for their texts.
 
     Raises:
         UsageError, UserError: see `converted`.
     """
-    found: Counter[Languages] = Counter()
+    found: set[Codes] = set()
     for file in _files(path):
-        for source, target in islice(registry.languages_of_pairs(file), _LOOKED_AT):
-            if source is not None and target is not None:
-                found[standard(source), standard(target)] += 1
-    return [languages for languages, _ in found.most_common()]
+        found.update(islice(registry.languages_of_pairs(file), _LOOKED_AT))
+    return {(source and standard(source), target and standard(target)) for source, target in found}
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or all files of pairs in the folder and in those in it, except hidden ones."""
+    """Returns the file, or all files of pairs in the folder and in those in it, except hidden ones.
+
+    Raises:
+        UsageError: there are none in the folder.
+    """
     if not path.is_dir():
         return [path]
     files = []
@@ -164,12 +164,10 @@ def _write(
             except OtherLanguagesError as error:
                 others.append(error)
     if not count:
-        if others:
+        if len(others) == len(files) == 1:
             raise others[0]
-        raise UserError(
-            f"{path}: there is no finished pair from {' to '.join(languages)}. Pairs that need "
-            "review, or lack one side, do not count"
-        )
+        reason = others[0] if others else "Pairs that need review, or lack a side, do not count"
+        raise UserError(f"{path}: there is no finished pair {direction(languages)}. {reason}")
     say(f"{path}: {count:,} pairs")
     if others:
         say(f"  left out: {len(others):,} of {len(files):,} files. {others[0]}")

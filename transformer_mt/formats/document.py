@@ -76,12 +76,22 @@ class OtherLanguagesError(UserError):
     """A file has no text of the languages that it is read for."""
 
 
-def are_of(codes: Codes, languages: tuple[str, str]) -> bool:
+def are_of(codes: Codes, languages: Codes) -> bool:
     """Returns whether text with these codes serves as text in two languages."""
     return all(
-        code is None or fits(code, language)
+        code is None or language is None or fits(code, language)
         for code, language in zip(codes, languages, strict=True)
     )
+
+
+def direction(codes: Codes) -> str:
+    """The codes for messages: from en to de."""
+    words = zip(("from", "to"), codes, strict=True)
+    return " ".join(f"{word} {code}" for word, code in words if code is not None)
+
+
+def directions(codes: Iterable[Codes]) -> str:
+    return ", ".join(sorted(map(direction, codes))[:20])
 
 
 def require_languages(name: str, found: Iterable[Codes], languages: tuple[str, str]) -> None:
@@ -95,9 +105,8 @@ def require_languages(name: str, found: Iterable[Codes], languages: tuple[str, s
     """
     others = list(dict.fromkeys(found))
     if others and not any(are_of(codes, languages) for codes in others):
-        known = sorted(" to ".join(filter(None, codes)) for codes in others)
         raise OtherLanguagesError(
-            f"{name}: has no text from {' to '.join(languages)}, only {', '.join(known[:20])}"
+            f"{name}: has no text {direction(languages)}, only {directions(others)}"
         )
 
 
