@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     if path.exists() and not options.force:
         raise UsageError(f"{path} is there already. Give another name, or --force to replace it")
     if options.train is not None:
-        _set_languages(options)
+        set_languages(options)
     if missing := [name for name in REQUIRED if getattr(options, name) is None]:
         if not at_terminal():
             raise UsageError(f"{', '.join(map(arguments.flag, missing))}: not given{_hint()}")
@@ -134,7 +134,7 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
     return {"model_dir": model_dir, "root": root, **names, **sides}
 
 
-def _set_languages(options: argparse.Namespace) -> None:
+def set_languages(options: argparse.Namespace) -> None:
     """Sets the languages that are not given, if the training text is a file that names them.
 
     Raises:
@@ -149,7 +149,7 @@ def _set_languages(options: argparse.Namespace) -> None:
         return
     found = pair_files.languages_of(path)
     if any(given):  # A translation memory can be read in both directions.
-        found |= {(target, source) for source, target in found}
+        found |= {(target, source) for source, target in found if source and target}
     found = {pair for pair in found if are_of(given, pair)}
     pairs = [pair for pair in found if None not in pair] or [*found]
     # With text in de-DE and in de, the language is de.
@@ -245,7 +245,7 @@ def _ask_for_text(options: argparse.Namespace) -> None:
     texts = _texts_near()
     question = "Which is the training text (the path without the language, or a file of pairs)?"
     ask("train", question, _named(texts, "train") or next(iter(texts), ""), existing)
-    _set_languages(options)
+    set_languages(options)
     texts = parallel_files(Path(options.train).parent)
     languages = texts.get(str(Path(options.train)), [])
     for name, question in (("source_lang", "From which language?"), ("target_lang", "Into which?")):
