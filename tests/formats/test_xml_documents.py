@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.formats.xml_files import ANDROID, FILES, LANGUAGES, QT, RESX, TMX, XLIFF_1, XLIFF_2
 from transformer_mt.formats.android import AndroidStrings, decoded, encoded
-from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP
+from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP, OtherLanguagesError
 from transformer_mt.formats.qt import QtLinguist
 from transformer_mt.formats.resx import Resx
 from transformer_mt.formats.tbx import terms
@@ -319,8 +319,12 @@ def test_pairs(tmp_path):
         path = tmp_path / name
         path.write_text(FILES[name][1], "utf-8")
         assert list(FILES[name][0].pairs(path, LANGUAGES)) == expected
-    with pytest.raises(UserError, match="its language is en-US, where fr is needed"):
+    with pytest.raises(OtherLanguagesError, match=r"no text from fr to de, only from en-US to de$"):
         list(Xliff.pairs(tmp_path / "xliff_1", ("fr", "de")))
+    with pytest.raises(
+        OtherLanguagesError, match="from en to es, only from EN-us to DE-DE, from en to"
+    ):
+        list(Tmx.pairs(tmp_path / "tmx", ("en", "es")))
 
 
 def test_pairs_with_markup(tmp_path):

@@ -5,9 +5,11 @@ examples:
   python -m transformer_mt new my.yaml --train corpus/train --source-lang de --target-lang en
   python -m transformer_mt new my.yaml --train pairs.tsv --source-lang de --target-lang en \\
       --minutes 30
+  python -m transformer_mt new my.yaml --train memory.tmx
 
 At a terminal, it asks for the text and the languages that are not given. For --train corpus/train,
 the text is in corpus/train.de and corpus/train.en, or in files compressed with gzip, bzip2 or xz.
+The languages of a translation memory, and of other files that name them, need not be given.
 """
 
 import argparse
@@ -20,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.commands import arguments
+from transformer_mt.data import pair_files
 from transformer_mt.data.datasets import DATASETS, TSV
+from transformer_mt.formats import registry
+from transformer_mt.formats.document import are_of, directions
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import quoted, say, show
 from transformer_mt.utils.errors import UsageError
@@ -29,7 +34,8 @@ from transformer_mt.utils.files import ENDINGS, write_atomically
 # A name such as train.de or train.zh-CN.gz: the part before the language, and the language.
 _FILE = re.compile(r"(.+?)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.(?:gz|bz2|xz))?")
 # Endings of files that hold no text of a language.
-_NO_LANGUAGES = {"csv", "tsv", "txt", "log", "cfg", "ini", "xml", "css", "js", "py", "md", "sh"}
+_NO_LANGUAGES = {"txt", "log", "cfg", "ini", "css", "js", "py", "md", "sh"}
+_NO_LANGUAGES |= {ending.removeprefix(".") for ending in registry.FORMATS} - {"ts"}
 DEFAULT_MINUTES = 60.0
 # The questions that are asked at a terminal; the others have a default.
 REQUIRED = ("train", "source_lang", "target_lang")
@@ -41,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "PREFIX",
         train="the training text: the path of its two files without the language, as in "
-        "corpus/train, or a file NAME.tsv whose lines are source<TAB>target",
+        "corpus/train; a file NAME.tsv whose lines are source<TAB>target; another file of pairs "
+        "(TMX, XLIFF, PO, Qt's .ts, CSV, JSON Lines, Parquet); or a folder of such files",
     )
     held_out = "set, given like --train (default: pairs of the training text are held out)"
     ending = "as the name of its file ends: de, zh"
@@ -76,6 +83,8 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not options.force:
         raise UsageError(f"{path} is there already. Give another name, or --force to replace it")
+    if options.train is not None:
+        set_languages(options)
     if missing := [name for name in REQUIRED if getattr(options, name) is None]:
         if not at_terminal():
             raise UsageError(f"{', '.join(map(arguments.flag, missing))}: not given{_hint()}")
@@ -103,7 +112,7 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
     languages = options.source_lang, options.target_lang
     if languages[0] == languages[1] and not options.train.endswith(TSV):
         raise UsageError(f"--target-lang: {languages[1]}: it is also the source language")
-    root, train = os.path.split(_prefix(options.train, languages))
+    root, train = os.path.split(_prefix(options.train, languages).rstrip("/"))
     root = root or "."
     names = {"train": train, "dev": None, "test": None}
     for name in ("dev", "test"):
@@ -113,14 +122,50 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
     for name, value in names.items():
         if value is not None:
             try:
-                files = DATASETS["files"].find(root, name, value, languages)
+                place = root, name, value, languages
+                own = pair_files.find(*place)
+                files = [own] if own else DATASETS["files"].find(*place).paths
             except UsageError as error:
                 raise UsageError(f"{error}{_hint()}") from None
-            for path in files.paths:
+            for path in files:
                 require_safe_outputs({"RECIPE": options.recipe}, {f"--{name}": path})
     sides = {"source_lang": languages[0], "target_lang": languages[1]}
     model_dir = options.model_dir or f"runs/{options.recipe.stem}"
     return {"model_dir": model_dir, "root": root, **names, **sides}
+
+
+def set_languages(options: argparse.Namespace) -> None:
+    """Sets the languages that are not given, if the training text is a file that names them.
+
+    Raises:
+        UsageError: it has several languages.
+        UserError: it can't be read.
+    """
+    given = options.source_lang, options.target_lang
+    path = Path(options.train)
+    is_file = path.is_file() and registry.has_pairs(path)
+    is_folder = path.is_dir() and not parallel_files(path.parent).get(str(path))
+    if None not in given or not (is_file or is_folder):
+        return
+    found = pair_files.languages_of(path)
+    if any(given):  # A translation memory can be read in both directions.
+        found |= {(target, source) for source, target in found if source and target}
+    found = {pair for pair in found if are_of(given, pair)}
+    pairs = [pair for pair in found if None not in pair] or [*found]
+    # With text in de-DE and in de, the language is de.
+    pairs = [
+        pair
+        for pair in pairs
+        if not any(are_of(it, pair) and len(str(it)) < len(str(pair)) for it in pairs)
+    ]
+    if len(pairs) == 1:
+        options.source_lang, options.target_lang = (
+            own or its for own, its in zip(given, pairs[0], strict=True)
+        )
+    elif pairs:
+        raise UsageError(
+            f"{path}: has text {directions(pairs)}. Say which with --source-lang and --target-lang"
+        )
 
 
 def _prefix(path: str, languages: tuple[str, str]) -> str:
@@ -135,12 +180,13 @@ def parallel_files(folder: Path) -> dict[str, list[str]]:
     """Finds parallel text by the names of its files.
 
     Returns: the endings of the files with each path PREFIX, of which there are at least two, such
-        as {"corpus/train": ["de", "en"]}; no endings for a .tsv file.
+        as {"corpus/train": ["de", "en"]}; no endings for a file of pairs.
     """
     texts: dict[str, set[str]] = defaultdict(set)
     for path in folder.iterdir() if os.access(folder, os.R_OK) and folder.is_dir() else ():
         match = _FILE.fullmatch(path.name)
-        if path.name.endswith(TSV):
+        # Most files of this other name are programs.
+        if registry.has_pairs(path) and path.suffix != ".ts":
             texts[str(path)] = set()
         elif match and match[2] not in _NO_LANGUAGES and path.is_file():
             texts[str(folder / match[1])].add(match[2])
@@ -190,15 +236,16 @@ def _ask_for_text(options: argparse.Namespace) -> None:
 
     def existing(prefix: str) -> str:
         path = Path(prefix)
-        if not path.is_file() and str(path) not in parallel_files(path.parent):
+        if not path.exists() and str(path) not in parallel_files(path.parent):
             raise UsageError(f"{prefix}: there are no files {prefix}.LANGUAGE of two languages")
         return prefix
 
     if options.train is None:
         say(_hint().removeprefix(". "))
     texts = _texts_near()
-    question = "Which is the training text (the path without the language, or a .tsv file)?"
+    question = "Which is the training text (the path without the language, or a file of pairs)?"
     ask("train", question, _named(texts, "train") or next(iter(texts), ""), existing)
+    set_languages(options)
     texts = parallel_files(Path(options.train).parent)
     languages = texts.get(str(Path(options.train)), [])
     for name, question in (("source_lang", "From which language?"), ("target_lang", "Into which?")):

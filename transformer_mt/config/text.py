@@ -23,7 +23,7 @@ class TrainingText(Section):
     """One of several training texts."""
 
     text: NonEmptyText
-    """The name of the text."""
+    """The name of the text, or of a file of pairs or a folder of such files."""
 
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """How often an epoch reads each pair. With 0.5, each epoch reads half of the pairs, drawn
@@ -35,6 +35,9 @@ class TrainingText(Section):
 
     reverse: bool = False
     """Whether source and target change places (Ding et al. 2021, arXiv 2109.07780)."""
+
+    columns: Annotated[list[NonEmptyText], Field(min_length=2, max_length=2)] | None = None
+    """The columns, or fields, of the source and the target in a table, JSON Lines or Parquet."""
 
     @property
     def is_plain(self) -> bool:
@@ -130,14 +133,17 @@ class DataConfig(Section):
     """The training text. With `dataset: files`, this is the first part of the file names
     PREFIX.LANG: train stands for train.en and train.de. It can also be one file NAME.tsv, whose
     lines are `source<TAB>target`. Files are UTF-8, have one sentence per line, and can be
-    compressed (.gz, .bz2, .xz). A list such as [news, web] names several texts, which follow one
-    another. With the other datasets, the names are train, dev and test. An item of the list can
-    also be a mapping such as `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only
-    text is required; see docs/data.md.
+    compressed (.gz, .bz2, .xz). Other files of pairs (TMX, XLIFF, PO, Qt's .ts, CSV, JSON Lines,
+    Parquet) are named as they are: memory.tmx; a folder stands for all of them in it. A list such
+    as [news, web] names several texts, which follow one another. With the other datasets, the names
+    are train, dev and test. An item of the list can also be a mapping such as
+    `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only text is required; see
+    docs/data.md.
     weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
     tag      a word that is put before each source; it must be one of subword.user_symbols
     reverse  whether source and target change places
-    The defaults are a weight of 1, no tag, and false."""
+    columns  the columns of source and target in a table, JSON Lines or Parquet, as in [en, de]
+    The defaults are a weight of 1, no tag, false, and the usual names of columns."""
 
     dev: str | None = None
     """The dev set, given like `train`. It decides which checkpoint is the best. With null, pairs of

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_mt.config.text import DataConfig, TrainingText
+from transformer_mt.data import pair_files
 from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.datasets import DATASETS, import_paddlenlp
+from transformer_mt.data.datasets import DATASETS, SplitFiles, import_paddlenlp
 from transformer_mt.data.normalization import is_blank
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
@@ -37,6 +38,7 @@ class Split:
         reference: the text that translations are scored against, if that is not the target side
             (BPE'd text comes with tokenised text for this).
         texts: the names of the texts, with their tags, and which of them are reversed.
+        origins: the files that `parts` were made from, or that they are; empty: those of `parts`.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Split:
     target_lang: str
     reference: Path | None = None
     texts: tuple[TrainingText, ...] = (TrainingText(text="-"),)
+    origins: tuple[Path, ...] = ()
 
     def __iter__(self) -> Iterator[Pair]:
         load_dataset = import_paddlenlp().load_dataset
@@ -72,6 +75,11 @@ class Split:
     def paths(self) -> list[Path]:
         """The files of all texts."""
         return [path for paths in self.parts for path in paths]
+
+    @property
+    def named_files(self) -> list[Path]:
+        """The files of all texts, as the user knows them."""
+        return list(self.origins) or self.paths
 
     @cached_property
     def files(self) -> dict[Path, Content]:
@@ -117,7 +125,7 @@ class Corpus(NamedTuple):
 
 def open_corpus(config: DataConfig) -> Corpus:
     """Finds the files of every split that the config names, downloads missing ones if the dataset
-    can be downloaded, and reads each file to its end.
+    can be downloaded, and reads each file to its end. Files that are not plain text are converted.
 
     Raises:
         UsageError: a file is missing.
@@ -131,13 +139,25 @@ def _open_split(config: DataConfig, name: str) -> Split | None:
     if value is None:
         return None
     languages = config.source_lang, config.target_lang
-    find = DATASETS[config.dataset].find
     texts = config.texts if name == "train" else (TrainingText.model_construct(text=value),)
-    files = [find(config.root, name, text.text, languages) for text in texts]
-    parts = tuple(text.paths for text in files)
-    split = Split(name, parts, config.dataset, *languages, files[0].reference, texts)
-    for text in files:
-        _require_pairs(split, list(filter(None, (*text.paths, text.reference))))
+    files: list[SplitFiles] = []
+    origins: list[Path] = []
+    for text in texts:
+        columns = None if text.columns is None else (text.columns[0], text.columns[1])
+        place = config.root, name, text.text, languages
+        path = pair_files.find(*place, columns) if config.dataset == "files" else None
+        if path is None:
+            own = DATASETS[config.dataset].find(*place)
+            origins += own.paths
+        else:
+            own = SplitFiles(pair_files.converted(path, languages, columns, Path(config.cache)))
+            origins.append(path)
+        files.append(own)
+    parts = tuple(own.paths for own in files)
+    reference = files[0].reference
+    split = Split(name, parts, config.dataset, *languages, reference, texts, tuple(origins))
+    for own in files:
+        _require_pairs(split, list(filter(None, (*own.paths, own.reference))))
     return split
 
 

@@ -110,7 +110,7 @@ class Dataset:
             UserError: a line is not UTF-8, or not a pair.
         """
         paths = [Path(path) for path in data_files]
-        pairs = _read_tsv(paths[0]) if len(paths) == 1 else zip(*map(lines, paths), strict=True)
+        pairs = read_tsv(paths[0]) if len(paths) == 1 else zip(*map(lines, paths), strict=True)
         for source, target in pairs:
             yield {"source": source, "target": target}
 
@@ -180,7 +180,7 @@ class Files(Dataset):
             raise UsageError(f"data.root: {folder}: there is no such folder")
         if value.endswith(TSV):
             path = first_existing(folder, [value], key)
-            _require_plain_tsv(path, languages)
+            require_plain_tsv(path, languages)
             return SplitFiles((path,))
         tables = [f"{value}{ending}" for ending in TSV if (folder / f"{value}{ending}").is_file()]
         hint = f", but there is {tables[0]}; write {key}={tables[0]}" if tables else ""
@@ -188,8 +188,9 @@ class Files(Dataset):
         return SplitFiles(tuple(first_existing(folder, [name], key, hint) for name in names))
 
 
-def _require_plain_tsv(path: Path, languages: Languages) -> None:
-    """
+def require_plain_tsv(path: Path, languages: Languages) -> None:
+    """Checks a file of source<TAB>target.
+
     Raises:
         UserError: the first line names the columns, or the texts are quoted as in a CSV file.
     """
@@ -209,7 +210,12 @@ def _require_plain_tsv(path: Path, languages: Languages) -> None:
         )
 
 
-def _read_tsv(path: Path) -> Iterator[list[str]]:
+def read_tsv(path: Path) -> Iterator[list[str]]:
+    """Yields the pairs of a file of source<TAB>target.
+
+    Raises:
+        UserError: a line is not UTF-8, or not a pair.
+    """
     for number, line in enumerate(lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 2:

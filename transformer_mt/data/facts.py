@@ -84,7 +84,7 @@ def facts_of(
     pairs_of_texts = zip(corpus.train.texts, train.split(corpus.train.line_counts), strict=True)
     settings = {"weight", "tag", "reverse"}
     return {
-        "files": {name: list(map(str, split.paths)) for name, split in splits.items()},
+        "files": {name: list(map(str, split.named_files)) for name, split in splits.items()},
         "pairs": len(train),
         "texts": [
             {"text": text.text, "pairs": pairs}

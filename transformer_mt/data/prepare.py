@@ -72,7 +72,7 @@ class PreparedData:
             return replace(split, parts=(tuple(folder / path.name for path in split.paths),))
 
         dev, test = moved(self.dev_split), moved(self.test_split)
-        moved_files = {own.name: list(map(str, own.paths)) for own in (dev, test) if own}
+        moved_files = {own.name: list(map(str, own.named_files)) for own in (dev, test) if own}
         files = self.facts["files"] | moved_files
         return replace(self, dev_split=dev, test_split=test, facts=self.facts | {"files": files})
 
@@ -136,7 +136,7 @@ def prepare(
     """
     data, cache = config.data, Path(config.data.cache)
     corpus = open_corpus(data)
-    say(f"training text   {', '.join(map(str, corpus.train.paths))}")
+    say(f"training text   {', '.join(map(str, corpus.train.named_files))}")
     _check(corpus)
     held_out = hold_out(corpus, data, config.training.seed, cache)
     corpus = corpus._replace(**held_out.splits)  # the dev and test sets that the config lacks

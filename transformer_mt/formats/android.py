@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from transformer_mt.formats.document import MARK_START, MARKUP, Unit
+from transformer_mt.formats.document import MARK_START, MARKUP, Codes, Unit
 from transformer_mt.formats.xml import Element, Scanner
 from transformer_mt.formats.xml_document import Edits, XmlDocument, has_text
 
@@ -47,7 +47,7 @@ class AndroidStrings(XmlDocument):
                     yield Unit(item_name, text), (element, item)
 
     @classmethod
-    def _languages_of(cls, place: tuple[Element, Element]) -> tuple[str | None, str | None]:
+    def _languages_of(cls, place: tuple[Element, Element]) -> Codes:
         return place[0].inherited("tools:locale"), None
 
     def _write(

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.languages import fits
 
 # What stands around a piece of inline markup in the text of a unit, such as an element of XLIFF.
 # They are characters for private use, so text has none; `clean` removes them where it has.
 MARK_START, MARK_END = "\ue000", "\ue001"
 MARKUP = re.compile(f"{MARK_START}[^{MARK_START}{MARK_END}]*{MARK_END}")
+
+# The codes of a source language and a target language, each None where a file does not name it.
+Codes = tuple[str | None, str | None]
 
 
 @dataclass
@@ -64,6 +70,44 @@ class Document(ABC):
                 MARK_START and MARK_END.
             made_by: what translated, for formats that can tell: the name of a model.
         """
+
+
+class OtherLanguagesError(UserError):
+    """A file has no text of the languages that it is read for."""
+
+
+def are_of(codes: Codes, languages: Codes) -> bool:
+    """Returns whether text with these codes serves as text in two languages."""
+    return all(
+        code is None or language is None or fits(code, language)
+        for code, language in zip(codes, languages, strict=True)
+    )
+
+
+def direction(codes: Codes) -> str:
+    """The codes for messages: from en to de."""
+    words = zip(("from", "to"), codes, strict=True)
+    return " ".join(f"{word} {code}" for word, code in words if code is not None)
+
+
+def directions(codes: Iterable[Codes]) -> str:
+    return ", ".join(sorted(map(direction, codes))[:20])
+
+
+def require_languages(name: str, found: Iterable[Codes], languages: tuple[str, str]) -> None:
+    """
+    Args:
+        name: of the file, in messages.
+        found: the languages of each text in it.
+
+    Raises:
+        OtherLanguagesError: there is text, and none of it is in these languages.
+    """
+    others = list(dict.fromkeys(found))
+    if others and not any(are_of(codes, languages) for codes in others):
+        raise OtherLanguagesError(
+            f"{name}: has no text {direction(languages)}, only {directions(others)}"
+        )
 
 
 def clean(text: str) -> str:

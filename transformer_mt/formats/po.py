@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformer_mt.formats.document import Unit, clean
+from transformer_mt.formats.document import Codes, Unit, clean, require_languages
 from transformer_mt.formats.spliced import Edit, SplicedDocument, as_pair, lines, with_line_ends_of
 from transformer_mt.utils.files import reading
 
@@ -205,9 +205,31 @@ class PODocument(SplicedDocument):
 def pairs(
     path: Path, languages: tuple[str, str], columns: tuple[str, str] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Returns the finished messages of a PO file."""
+    """Yields the finished messages of a PO file.
+
+    Raises:
+        OtherLanguagesError: its header names another language.
+        UserError: it can't be read, or breaks a rule of the format.
+    """
+    document = _read(path)
+    require_languages(str(path), _languages_of(document), languages)
+    return document.finished()
+
+
+def languages(path: Path) -> Iterator[Codes]:
+    """Returns the target language of a PO file, if its header names it."""
+    return iter(_languages_of(_read(path)))
+
+
+def _read(path: Path) -> PODocument:
     with reading(path) as file:
-        return PODocument(file.read(), str(path), languages).finished()
+        return PODocument(file.read(), str(path), ("", ""))
+
+
+def _languages_of(document: PODocument) -> list[Codes]:
+    code = document.target_lang
+    # The header may have the name of a locale: de_DE.UTF-8, sr@latin.
+    return [] if code is None else [(None, re.split("[.@]", code)[0])]
 
 
 def _unescaped(string: str) -> str:

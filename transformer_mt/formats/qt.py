@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer_mt.formats.document import Unit
+from transformer_mt.formats.document import Codes, Unit
 from transformer_mt.formats.xml import Element, Scanner
 from transformer_mt.formats.xml_document import BilingualDocument, Edits, has_text
 
@@ -70,7 +70,7 @@ class QtLinguist(BilingualDocument):
             )
 
     @classmethod
-    def _languages_of(cls, place: _Place) -> tuple[str | None, str | None]:
+    def _languages_of(cls, place: _Place) -> Codes:
         attributes = place.root.attributes
         return attributes.get("sourcelanguage"), attributes.get("language")
 
@@ -108,3 +108,7 @@ def _has_lengths(translation: Element | None) -> bool:
         child.name == "lengthvariant" or child.child("lengthvariant")
         for child in translation.children
     )
+
+
+pairs = QtLinguist.pairs
+languages = QtLinguist.languages

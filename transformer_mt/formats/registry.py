@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from transformer_mt.formats.document import Document
+from transformer_mt.formats.document import Codes, Document
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import is_compressed
 
@@ -18,10 +18,11 @@ class Format(NamedTuple):
 
     Attributes:
         module: the name of a module of this package. If files of the format have pairs, it has the
-            function `pairs(path, languages, columns)`.
+            function `pairs(path, languages, columns)`, and it may have `languages(path)`.
         document: the name of its class of documents; None if they are not translated.
         has_pairs: whether files of the format have pairs of a source and a target.
-        has_columns: whether the user has to say which columns of a document are translated.
+        has_columns: whether its files have columns, or fields. For a document, the user has to say
+            which of them are translated.
     """
 
     module: str
@@ -36,6 +37,12 @@ class Format(NamedTuple):
 FORMATS = {
     ".po": Format("po", "PODocument", has_pairs=True),
     ".pot": Format("po", "PODocument"),
+    ".tmx": Format("tmx", "Tmx", has_pairs=True),
+    ".xlf": Format("xliff", "Xliff", has_pairs=True),
+    ".xliff": Format("xliff", "Xliff", has_pairs=True),
+    ".ts": Format("qt", "QtLinguist", has_pairs=True),
+    ".xml": Format("android", "AndroidStrings"),
+    ".resx": Format("resx", "Resx"),
     ".properties": Format("properties", "PropertiesDocument"),
     ".json": Format("json_values", "JSONDocument"),
     ".yaml": Format("yaml_values", "YAMLDocument"),
@@ -43,7 +50,7 @@ FORMATS = {
     ".csv": Format("tables", "TableDocument", has_pairs=True, has_columns=True),
     ".tsv": Format("tables", "TableDocument", has_pairs=True, has_columns=True),
     ".jsonl": Format("jsonl", "JSONLDocument", has_pairs=True, has_columns=True),
-    ".parquet": Format("parquet", None, has_pairs=True),
+    ".parquet": Format("parquet", None, has_pairs=True, has_columns=True),
     ".srt": Format("subtitles", "SRTDocument"),
     ".vtt": Format("subtitles", "VTTDocument"),
 }
@@ -107,11 +114,39 @@ def pairs(
 
     Raises:
         UsageError: the file is not one of pairs, or does not have these columns.
-        UserError: it breaks a rule of its format. Both may come while the pairs are read.
+        OtherLanguagesError: it has pairs of other languages alone.
+        UserError: it breaks a rule of its format. All may come while the pairs are read.
     """
-    name = path.with_suffix("") if is_compressed(path) else path
-    found = FORMATS.get(name.suffix.lower())
-    if not found or not found.has_pairs:
+    found = _format_of_pairs(path)
+    if columns and not found.has_columns:
+        raise UsageError(f"{path}: files of this format have no columns")
+    return found.load().pairs(path, languages, columns)
+
+
+def languages_of_pairs(path: Path) -> Iterator[Codes]:
+    """Returns the languages of each text of a file of pairs, or of the whole file; nothing if the
+    format does not name them.
+
+    Raises:
+        UsageError, UserError: see `pairs`.
+    """
+    module = _format_of_pairs(path).load()
+    return module.languages(path) if hasattr(module, "languages") else iter(())
+
+
+def has_pairs(path: Path) -> bool:
+    """Returns whether a file has pairs, judged by its name. It may be compressed."""
+    found = FORMATS.get(ending(path))
+    return found is not None and found.has_pairs
+
+
+def _format_of_pairs(path: Path) -> Format:
+    if not has_pairs(path):
         endings = ", ".join(ending for ending, its in FORMATS.items() if its.has_pairs)
         raise UsageError(f"{path}: not a file of pairs. Their names end in {endings}")
-    return found.load().pairs(path, languages, columns)
+    return FORMATS[ending(path)]
+
+
+def ending(path: Path) -> str:
+    """Returns the ending of a name in lower case, without that of a compressed file."""
+    return (path.with_suffix("") if is_compressed(path) else path).suffix.lower()

@@ -7,12 +7,12 @@ A translation of a machine is a <tuv> that names the application in `creationtoo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.formats.document import Unit
-from transformer_mt.formats.xml import Element, Scanner, escaped_value
+from transformer_mt.formats.document import Codes, OtherLanguagesError, Unit
+from transformer_mt.formats.xml import Element, Scanner, escaped_value, scanning
 from transformer_mt.formats.xml_document import TOOL, BilingualDocument, Edits, has_text
-from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.languages import closest
 
 # These elements hold codes of the original format.
@@ -57,13 +57,32 @@ class Tmx(BilingualDocument):
             name = element.attributes.get("tuid") or f"unit {number}"
             yield Unit(name, text, translated, is_done), _Place(source, target, last)
         if not is_found and seen:
-            raise UserError(
+            raise OtherLanguagesError(
                 f"{scanner.name}: has no text in {source_lang}; its languages are "
                 f"{', '.join(sorted(seen)[:20])}"
             )
 
     @classmethod
-    def _languages_of(cls, place: _Place) -> tuple[str | None, str | None]:
+    def languages(cls, path: Path) -> Iterator[Codes]:
+        """Yields, for each unit, the language that is said to be its source, or that of the first
+        text, together with each of the others."""
+        with scanning(path, cls.wanted | {"header"}) as scanner:
+            usual = None
+            for element in scanner:
+                if element.name == "header":
+                    usual = element.attributes.get("srclang")
+                    continue
+                variants = [child for child in element.children if child.name == "tuv"]
+                codes = list(dict.fromkeys(map(_language, variants)))
+                named = element.attributes.get("srclang", usual)
+                source = named and closest(codes, named)  # It may be "*all*".
+                for code in codes:
+                    if code != (source or codes[0]):
+                        yield source or codes[0], code
+            cls._require_root(scanner)
+
+    @classmethod
+    def _languages_of(cls, place: _Place) -> Codes:
         target = None if place.target is None else _language(place.target)
         return _language(place.source), target
 
@@ -92,3 +111,7 @@ def _language(variant: Element) -> str:
 
 def _is_code(element: Element) -> bool:
     return element.name in _CODE
+
+
+pairs = Tmx.pairs
+languages = Tmx.languages

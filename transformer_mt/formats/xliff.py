@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transformer_mt.formats.document import MARK_END, MARK_START, Unit
+from transformer_mt.formats.document import MARK_END, MARK_START, Codes, Unit
 from transformer_mt.formats.xml import Element, Scanner
 from transformer_mt.formats.xml_document import TOOL, BilingualDocument, Edits, has_text
 from transformer_mt.utils.errors import UserError
@@ -87,7 +87,7 @@ class Xliff(BilingualDocument):
             yield from (_units_1 if version[0] == "1" else _units_2)(scanner, file, element)
 
     @classmethod
-    def _languages_of(cls, place: _Place) -> tuple[str | None, str | None]:
+    def _languages_of(cls, place: _Place) -> Codes:
         root, file = place.file.element.parent.attributes, place.file.element.attributes
         return (
             root.get("srcLang") or file.get("source-language"),
@@ -194,3 +194,7 @@ def _is_code(element: Element) -> bool:
 
 def _is_protected(element: Element) -> bool:
     return element.name == "mrk" and element.attributes.get("translate") == "no"
+
+
+pairs = Xliff.pairs
+languages = Xliff.languages

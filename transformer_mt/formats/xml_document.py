@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from transformer_mt.formats import xml
-from transformer_mt.formats.document import MARKUP, Document, Unit, clean
+from transformer_mt.formats.document import (
+    MARKUP,
+    Codes,
+    Document,
+    Unit,
+    are_of,
+    clean,
+    require_languages,
+)
 from transformer_mt.formats.xml import ATTRIBUTE, TAG, Element, Scanner
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import BLOCK
-from transformer_mt.utils.languages import fits
 
 # What a file calls the application, beside the name of the model.
 TOOL = "transformer_mt"
@@ -93,13 +100,17 @@ class XmlDocument(Document):
         found = cls._units(scanner, languages)
         first = next(found, None)
         # Without units, all was read.
+        cls._require_root(scanner)
+        if first is not None:
+            yield first
+            yield from found
+
+    @classmethod
+    def _require_root(cls, scanner: Scanner) -> None:
         if scanner.root.name not in cls.roots:
             raise UserError(
                 f"{scanner.name}: not {cls.format}: the root element is <{scanner.root.name}>"
             )
-        if first is not None:
-            yield first
-            yield from found
 
     @classmethod
     @abstractmethod
@@ -112,7 +123,7 @@ class XmlDocument(Document):
     ) -> None: ...
 
     @classmethod
-    def _languages_of(cls, place: Any) -> tuple[str | None, str | None]:
+    def _languages_of(cls, place: Any) -> Codes:
         """The languages that the file names for a unit."""
         return None, None
 
@@ -121,23 +132,36 @@ class BilingualDocument(XmlDocument):
     """A document that has the translations beside the source."""
 
     @classmethod
-    def pairs(cls, path: Path, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-        """Yields the sources and the translations that need no review, for training. Line ends
-        within a text become spaces, and inline markup is as in the file. The file is read as a
-        stream, and may be compressed.
+    def pairs(
+        cls, path: Path, languages: tuple[str, str], columns: tuple[str, str] | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yields the sources and the translations that need no review, for training. Text of other
+        languages is left out, line ends within a text become spaces, and inline markup is as in the
+        file. The file is read as a stream, and may be compressed.
 
         Raises:
-            UserError: it can't be read, or is not of this format, or names other languages.
+            OtherLanguagesError: all text is of other languages.
+            UserError: it can't be read, or is not of this format.
         """
+        is_empty = True
         with xml.scanning(path, cls.wanted) as scanner:
             for unit, place in cls._read(scanner, languages):
-                for code, language in zip(cls._languages_of(place), languages, strict=True):
-                    if code is not None and not fits(code, language):
-                        raise UserError(
-                            f"{path}: its language is {code}, where {language} is needed"
-                        )
-                if unit.is_done:
+                if unit.is_done and are_of(cls._languages_of(place), languages):
+                    is_empty = False
                     yield cls._line(unit.source), cls._line(unit.target)
+        if is_empty:
+            require_languages(str(path), cls.languages(path), languages)
+
+    @classmethod
+    def languages(cls, path: Path) -> Iterator[Codes]:
+        """Yields the languages of each text of a file.
+
+        Raises:
+            UserError: it can't be read, or is not of this format.
+        """
+        with xml.scanning(path, cls.wanted) as scanner:
+            for _, place in cls._read(scanner, ("", "")):
+                yield cls._languages_of(place)
 
     @classmethod
     def _line(cls, text: str) -> str:

@@ -80,6 +80,7 @@ def closest(codes: Iterable[str], language: str) -> str | None:
     return next(iter(same + fitting), None)
 
 
+@cache
 def _subtags(code: str) -> tuple[str, ...]:
     """The subtags of the standard form: ("zh", "cn") of zh_CN and of chi-CN."""
     return tuple(re.split("[-_]", standard(code).lower()))
