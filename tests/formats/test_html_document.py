@@ -127,6 +127,13 @@ def test_a_translated_page_has_the_same_elements_and_other_texts():
     assert after.xpath("//img/@alt") == ["IT'S A PICTURE"]
 
 
+def test_a_unit_is_one_line():
+    page = "<p>see\n  <a\r\n  href='x'>the\npage</a></p>"
+    document = read(page)
+    assert shown(document.units[0].source) == "see ⟦<a   href='x'>⟧the page⟦</a>⟧"
+    assert translate(document).decode() == "<p>see <a\r\n  href='x'>the page</a></p>"
+
+
 def test_what_is_not_translated_stays_byte_for_byte():
     document = read(PAGE)
     places = {shown(unit.source): place for place, unit in enumerate(document.units)}

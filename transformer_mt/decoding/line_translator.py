@@ -254,9 +254,8 @@ class LineTranslator:
         for segment, sentence in zip(reading.segments, reading.sentences, strict=True):
             result = None
             if segment.is_copied:
-                text = reading.replaced.text if reading.replaced else line.text
-                ids = self._target.encode(characters(text[segment.start : segment.end]))
-                result = [Hypothesis(ids, 0.0, 0.0)]
+                text = self._source.decode(segment.ids)
+                result = [Hypothesis(self._target.encode(text), 0.0, 0.0)]
             parts.append(_Part(sentence, sentence.length, result))
         return (line, reading), parts
 
@@ -352,6 +351,8 @@ class LineTranslator:
             start = len(text)
             hypothesis = part.result[min(rank, len(part.result) - 1)]
             decoded = self._target.decode(hypothesis.ids)
+            if segment.is_fragment:
+                decoded = decoded.rstrip(".。")
             shown = restored(decoded, segment.originals) if segment.originals else None
             text += decoded if shown is None else shown.original
             places.append((start, len(text)))

@@ -32,6 +32,9 @@ MAX_AT_ONCE = 1_000
 # Where a clause may end, and a word. Marks of languages with spaces count only before a space.
 _CLAUSE = re.compile(r"[,;:،؛፣၊]\s+|\s[–—-]\s|[、，；：]\s*")
 _WORD = re.compile(r"\s+")
+# Marks behind a span that are no part of what is translated after it, and the ends of sentences.
+_AFTER_SPAN = " ,;:.!?)]-–—，；：。！？）、"
+_FINAL = (".", "!", "?", "。", "！", "？")
 # Is called with a warning and with what is counted, as `console.warn`.
 Warn = Callable[[str, str], object]
 
@@ -51,6 +54,7 @@ class Segment:
         before: what stands before its translation in that of the line.
         after: what stands behind it, of the last segment of a line.
         originals: the spans whose symbols are in it, by these.
+        is_fragment: whether a span follows it where the line was cut, and no sentence ends there.
         is_copied: whether it is nothing to translate, and is its own translation.
     """
 
@@ -63,6 +67,7 @@ class Segment:
     before: str = ""
     after: str = ""
     originals: dict[str, str] = field(default_factory=dict)
+    is_fragment: bool = False
     is_copied: bool = False
 
 
@@ -302,9 +307,11 @@ class LineReader:
         for start, end in zip(*between, strict=True):
             if not any(map(str.isalnum, line[start:end])):
                 continue
+            start += len(line[start:end]) - len(line[start:end].lstrip(_AFTER_SPAN))
             for place, segment in enumerate(self.segments(line[:end], start)):
                 before = segment.before if place else line[done : segment.start]
-                own.append(replace(segment, before=before))
+                is_fragment = end < len(line) and not line[:end].rstrip().endswith(_FINAL)
+                own.append(replace(segment, before=before, is_fragment=is_fragment))
             done = own[-1].end
         if own:
             own[-1] = replace(own[-1], after=line[done:])
@@ -339,18 +346,19 @@ class LineReader:
         """
         if is_blank(line[start:]):
             return []
-        start = max(start, self.end_of_tags(line))
-        tags = self._encode(line[:start].strip())
+        end_of_tags = self.end_of_tags(line)
+        tags = self._encode(line[:end_of_tags].strip())
         own = segments(
             line,
             self._encode,
             max(1, self.longest - len(tags)),
             self.config.data.source_lang,
             split_sentences=bool(self.decoding.split_sentences),
-            start=start,
+            start=max(start, end_of_tags),
             symbols=self._symbols,
         )
-        if tags and own:  # The first segment begins with the tags as they stand in the line.
+        if tags and own and start == 0:
+            # The first segment begins with the tags as they stand in the line.
             begin = len(line) - len(line.lstrip())
             own[0] = replace(own[0], ids=tags + own[0].ids, start=begin)
         for number, (last, segment) in enumerate(pairwise(own), 1):

@@ -39,6 +39,7 @@ _DESCRIPTIONS = names("description og:description og:title")
 # Characters for private use, such as the icons of a font, and references to characters.
 _REFERENCE_OR_PRIVATE = re.compile("(&#[0-9a-fA-FxX]+;?|[\ue000-\uf8ff])")
 _BLANKS = re.compile(f"[{BLANKS}]+")
+_LINE_ENDS = re.compile("[\r\n]+")
 _NOT_OF_CHARSET = re.compile("[\ud800-\udfff]")
 
 _BYTE_ORDER_MARKS = {
@@ -214,7 +215,9 @@ class HtmlDocument(Document):
                     position += len(part)
                 continue
             ranges.append((token.start, token.end))
-            piece = Piece(self._text[token.start : token.end], ranges[-1])
+            # A line end in a tag is shown as a space, because it would end the line of the text.
+            shown = _LINE_ENDS.sub(" ", self._text[token.start : token.end])
+            piece = Piece(shown, ranges[-1])
             items.append(piece)
             if token.kind == "open":
                 opened.append((token.name, piece))

@@ -265,13 +265,10 @@ def _pieces(found: list[Item]) -> tuple[list[str | Piece], Format]:
             shown = None
 
     for item in found:
-        if item.format is None or item.format.key == usual[-1].key:
-            differs = None if item.format is None and item.kind == "mark" else False
-        else:
-            differs = True
-        if shown is not None and (
-            differs is False or (differs and item.format.key != shown.written.format.key)
-        ):
+        differs = item.format is not None and item.format.key != usual[-1].key
+        is_outside_runs = item.kind == "mark" and item.format is None
+        goes_on = differs and shown is not None and item.format.key == shown.written.format.key
+        if not goes_on and not is_outside_runs:
             end_shown()
         if item.kind == "text":
             if differs and shown is None:
