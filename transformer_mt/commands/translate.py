@@ -197,7 +197,7 @@ def run(options: argparse.Namespace) -> None:
                 "--alignment": options.alignment,
                 "input": text.sha256,
                 "--prefix": prefixes and prefixes.sha256,
-                "--memory": memory and memory.sha256,
+                "--memory": None if memory is None else memory.sha256,
             }
             file = stack.enter_context(resumable_file(target, settings, WINDOW, options.resume))
             write_line, done = file.write_line, file.lines

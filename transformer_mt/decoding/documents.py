@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_mt.config.schema import Config
@@ -81,9 +81,18 @@ def translate_document(
                 names.setdefault(line.text, document.units[number].name)
             else:
                 known[line.text] = line.text
-    hits = _hits(memory, names) if memory else {}
-    of_memory = {text for text, hit in hits.items() if hit.is_exact}
-    known |= {text: hits[text].target for text in of_memory}
+    hits: dict[str, Found] = {}
+    of_memory: dict[str, str] = {}
+    for text in names if memory is not None else ():
+        hit = memory.find(clean(text))
+        if hit is None:
+            continue
+        target = _with_marks(hit.target, text) if hit.is_exact else None
+        if target is not None:
+            of_memory[text] = target
+        # An entry whose translation has other markup than the line is only similar.
+        hits[text] = hit._replace(is_exact=target is not None)
+    known |= of_memory
     asked = {text: name for text, name in names.items() if text not in of_memory}
     if asked:
         known |= zip(asked, translate(asked), strict=True)
@@ -93,7 +102,7 @@ def translate_document(
     }
     texts = [[line.text for line in lines if line.has_text] for lines in chosen.values()]
     translated = sum(any(text in asked for text in own) for own in texts)
-    from_memory = sum(bool(own) and of_memory.issuperset(own) for own in texts)
+    from_memory = sum(bool(own) and of_memory.keys() >= set(own) for own in texts)
     return TranslatedDocument(
         document.render(translations, made_by),
         translated,
@@ -181,18 +190,6 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
             start = match.end()
     if start < len(text):
         yield text[start:], ""
-
-
-def _hits(memory: Memory, texts: Iterable[str]) -> dict[str, Found]:
-    """What a memory has for lines. An entry with other markup than the line is not exact."""
-    found = {}
-    for text in texts:
-        hit = memory.find(clean(text))
-        if hit is not None:
-            target = _with_marks(hit.target, text) if hit.is_exact else None
-            is_exact = target is not None
-            found[text] = hit._replace(is_exact=is_exact, target=target or hit.target)
-    return found
 
 
 def _with_marks(target: str, source: str) -> str | None:

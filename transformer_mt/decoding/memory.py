@@ -70,9 +70,6 @@ class Memory:
         """
         return cls(_pairs(paths, languages), fuzzy)
 
-    def __len__(self) -> int:
-        return len(self._targets)
-
     def find(self, text: str) -> Found | None:
         """The entry of a text, or else the one that is most like it, if it is like enough."""
         text = text.strip()
