@@ -62,8 +62,10 @@ FORMATS = {
     ".xhtml": Format("html", "HtmlDocument"),
     ".md": Format("markdown", "MarkdownDocument"),
     ".docx": Format("docx", "DocxDocument"),
+    ".docm": Format("docx", "DocxDocument"),
     ".odt": Format("odt", "OdtDocument"),
     ".pptx": Format("pptx", "PptxDocument"),
+    ".pptm": Format("pptx", "PptxDocument"),
 }
 
 
@@ -78,16 +80,14 @@ def is_document(path: PurePath, columns: tuple[str, str | None] | None = None) -
 
 
 def require_alike(source: PurePath, target: PurePath) -> None:
-    """Checks that the name of a translated document fits that of the source, as .po fits .pot.
+    """Checks that the name of a translated document ends like that of the source. Only a template
+    of PO files may become a PO file.
 
     Raises:
-        UsageError: it ends like another format.
+        UsageError: it does not.
     """
-    ending, other = source.suffix.lower(), target.suffix.lower()
-    if ending == other:
-        return
-    own, its = FORMATS[ending], FORMATS.get(other)
-    if not its or own.has_columns or (own.module, own.document) != (its.module, its.document):
+    endings = source.suffix.lower(), target.suffix.lower()
+    if endings[0] != endings[1] and endings != (".pot", ".po"):
         raise UsageError(
             f"{target}: a translated document stays in its format. Give a name that ends in "
             f"{source.suffix}, as that of {source} does"
