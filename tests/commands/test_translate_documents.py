@@ -9,15 +9,19 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support import assert_refused
+from tests.support import assert_refused, demo_pairs, make_config, make_model_directory
 from transformer_mt import Translator
 from transformer_mt.commands import memories
 from transformer_mt.config.text import PROTECTED_CLASSES
+from transformer_mt.data.spans import SYMBOLS
 from transformer_mt.decoding.documents import protected_in_documents, translate_document
 from transformer_mt.decoding.memory import Memory
 from transformer_mt.export import registry as engines
 from transformer_mt.formats import registry
+from transformer_mt.formats.document import clean
 
 LINE = "A dog runs."
 # Files with the source and the place of its translation, and files with what should be there.
@@ -129,7 +133,7 @@ def test_a_document_gets_its_translations(translate, target, name):
         after = after.replace("{state}", state)
     with open(output, newline="", encoding="utf-8") as file:
         assert file.read() == after.format(source=LINE, target=target)
-    assert f"{name}: 1 units translated, 0 taken from the memory" in done.stderr
+    assert f"{name}: units translated: 1, taken from the memory: 0" in done.stderr
     assert not done.stdout
 
 
@@ -201,14 +205,26 @@ def test_columns_of_tables(translate, target, name):
     assert len(Path(f"d{name}").read_text().split("\n")) == len(content.split("\n"))
 
 
+@pytest.fixture(scope="module")
+def model_with_symbols(tmp_path_factory) -> Path:
+    """A model that has learnt nothing, but reads and writes the symbols of protected spans."""
+    folder = tmp_path_factory.mktemp("symbols")
+    config = make_config(folder, subword={"user_symbols": SYMBOLS, "vocab_size": 300})
+    return make_model_directory(folder / "model", demo_pairs(200), config).path
+
+
 @pytest.mark.parametrize("protect", [None, "", "numbers", "urls,tags"])
-def test_markup_is_whole_whatever_is_protected(translate, protect):
+@pytest.mark.parametrize("name", ["model", "model_with_symbols"])
+def test_markup_is_whole_whatever_is_protected(call, request, tmp_path, monkeypatch, name, protect):
+    monkeypatch.chdir(tmp_path)
     source = (
         "<p>A <b\nclass='x y'>dog <i>runs</i></b> and <img alt='' src=a.png>two men <br/>are "
         "here.</p>"
     )
     written("a.html", source)
-    translate("a.html", "b.html", *([] if protect is None else ["--protect", protect]))
+    options = [] if protect is None else ["--protect", protect]
+    folder = request.getfixturevalue(name)
+    assert call("translate", folder, "a.html", "b.html", "--threads", "1", *options).returncode == 0
     found = Path("b.html").read_text()
     tags = "<[^>]*>"
     assert sorted(re.findall(tags, found)) == sorted(re.findall(tags, source))
@@ -246,7 +262,7 @@ def test_lines_of_a_unit_are_translated_one_by_one(translate, target):
     done = translate("a.json", "b.json")
     found = json.loads(Path("b.json").read_text())
     assert found == {"a": text.replace(LINE, target), "b": target, "c": "\n"}
-    assert "a.json: 2 units translated" in done.stderr
+    assert "a.json: units translated: 2," in done.stderr
 
 
 def test_equal_lines_are_translated_once(tmp_path):
@@ -265,6 +281,17 @@ def test_equal_lines_are_translated_once(tmp_path):
     assert (found.translated, found.from_memory, found.kept) == (3, 0, 0)
 
 
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.text("ab \t\n\r\x1e\x1f\u2028\ue000\ue001")
+)
+def test_what_is_translated_by_itself_stays(text):
+    document = registry.parse(json.dumps({"a": f"x{text}"}).encode(), "a.json", ("en", "de"))
+    found = translate_document(document, list, "")
+    assert json.loads(found.content) == {"a": f"x{clean(text)}"}
+    assert found.translated == 1
+
+
 # ---- What is done ----
 
 DONE = '# x\nmsgid "A dog"\nmsgstr "Ein Hund"\n\nmsgid "Two"\nmsgstr "Zwei"\n'
@@ -276,10 +303,10 @@ def test_what_is_done_stays_unless_all_is_asked_for(translate, monkeypatch):
         patch.setattr(engines.EngineSpec, "load", None)  # The model is not needed.
         done = translate("a.po", "b.po")
     assert Path("b.po").read_bytes() == Path("a.po").read_bytes()
-    assert "a.po: 0 units translated, 0 taken from the memory, 2 left as they are" in done.stderr
+    assert "a.po: units translated: 0, taken from the memory: 0, left as they are: 2" in done.stderr
     done = translate("a.po", "c.po", "--all")
     assert Path("c.po").read_text().count("#, fuzzy") == 2
-    assert "2 units translated" in done.stderr
+    assert "units translated: 2," in done.stderr
 
 
 def test_a_template_becomes_a_po_file(translate):
@@ -317,8 +344,8 @@ def test_a_memory_is_used_for_documents(translate, target):
     found = Path("b.html").read_text()
     assert found.startswith(f"<p>Ja</p><p>Ein <i>Hund</i> <b>groß</b></p><p>{target}</p><p>")
     assert found.count("<b>") == 2  # The entry without markup is not used.
-    assert "2 units translated, 2 taken from the memory, 0 left as they are" in done.stderr
-    assert "similar entries for 1 more" in done.stderr
+    assert "units translated: 2, taken from the memory: 2, left as they are: 0" in done.stderr
+    assert ". Lines with similar entries in the memory: 1" in done.stderr
     assert rows_of("r.tsv") == [
         ["place", "kind", "score", "source", "target"],
         ["line 1", "exact", "100", "Yes", "Ja"],
@@ -341,14 +368,13 @@ def test_a_memory_is_used_for_lines(translate, target):
     done = translate("a.txt", "b.txt", *options)
     plain = Path("plain.txt").read_text().split("\n")
     assert Path("b.txt").read_text().split("\n") == ["Ja", "", target, "Ja", plain[4], ""]
-    assert "2 lines were taken from the memory" in done.stderr
+    assert "lines taken from the memory: 2\n" in done.stderr
     assert "memory" not in alone.stderr
     options += "--fuzzy", "80", "--memory-report", "r.tsv"
     done = translate("a.txt", "c.txt", *options)
     assert Path("c.txt").read_bytes() == Path("b.txt").read_bytes()
-    assert "2 lines were taken from the memory. The memory has similar entries for 2 more" in (
-        done.stderr
-    )
+    expected = "lines taken from the memory: 2. Lines with similar entries in the memory: 2\n"
+    assert expected in done.stderr
     assert rows_of("r.tsv")[1:] == [
         ["line 1", "exact", "100", "Yes", "Ja"],
         ["line 3", "fuzzy", "90.9", "A dog runs!", "Ein Hund rennt!"],
@@ -374,7 +400,7 @@ def test_every_format_of_pairs_is_a_memory(translate, name):
     written(name, before.format(source="Yes"))
     output = f"b{Path(name).suffix}"
     done = translate(name, output, "--memory", f"memory{Path(name).suffix}")
-    assert "0 units translated, 1 taken from the memory" in done.stderr
+    assert "units translated: 0, taken from the memory: 1" in done.stderr
     assert "Ja" in Path(output).read_text()
 
 

@@ -76,7 +76,7 @@ class Report:
     def similar(self) -> str:
         """The number of similar entries, for the end of a message."""
         count = self.counts[FUZZY]
-        return f". The memory has similar entries for {count:,} more" if count else ""
+        return f". Lines with similar entries in the memory: {count:,}" if count else ""
 
     def add(self, place: str, found: Found) -> None:
         """

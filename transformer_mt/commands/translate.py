@@ -233,7 +233,7 @@ def run(options: argparse.Namespace) -> None:
             known = recall.next() if recall else None
             write_line(as_text(translation) if known is None else known)
     if recall:
-        say(f"{report.counts[EXACT]:,} lines were taken from the memory{report.similar}")
+        say(f"lines taken from the memory: {report.counts[EXACT]:,}{report.similar}")
 
 
 def _lines(

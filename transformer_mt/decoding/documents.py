@@ -43,8 +43,8 @@ class TranslatedDocument:
 
     def __str__(self) -> str:
         return (
-            f"{self.translated:,} units translated, {self.from_memory:,} taken from the memory, "
-            f"{self.kept:,} left as they are"
+            f"units translated: {self.translated:,}, taken from the memory: {self.from_memory:,}, "
+            f"left as they are: {self.kept:,}"
         )
 
 
