@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP
-from transformer_mt.formats.html import HtmlDocument
+from transformer_mt.formats.html import HTMLDocument
 from transformer_mt.utils.errors import UserError
 
 PAGE = """<!DOCTYPE html>
@@ -30,8 +30,8 @@ Next   line <img src=a.png alt='It&#39;s a picture'> <code>x &lt; y</code> end.
 """
 
 
-def read(text: str, name: str = "page.html") -> HtmlDocument:
-    return HtmlDocument(text.encode("utf-8", "surrogatepass"), name, ("en", "de"))
+def read(text: str, name: str = "page.html") -> HTMLDocument:
+    return HTMLDocument(text.encode("utf-8", "surrogatepass"), name, ("en", "de"))
 
 
 def shown(text: str) -> str:
@@ -48,7 +48,7 @@ def in_capitals(source: str) -> str:
     return "".join(part if MARKUP.fullmatch(part) else part.upper() for part in parts)
 
 
-def translate(document: HtmlDocument, translation=lambda source: source) -> bytes:
+def translate(document: HTMLDocument, translation=lambda source: source) -> bytes:
     translations = {place: translation(unit.source) for place, unit in enumerate(document.units)}
     return document.render(translations, "model")
 
@@ -188,7 +188,7 @@ def test_markup_of_a_translation_is_mended(source, translation, written):
 )
 def test_the_charset_of_a_page_is_kept(page, charset):
     content = page.encode(charset)
-    document = HtmlDocument(content, "page.html", ("en", "de"))
+    document = HTMLDocument(content, "page.html", ("en", "de"))
     (unit,) = document.units
     assert unit.source in page and unit.source
     assert document.render({}, "model") == content
@@ -202,7 +202,7 @@ def test_the_charset_of_a_page_is_kept(page, charset):
 
 def test_bytes_that_are_not_of_the_charset_stay():
     content = b"<meta charset=utf-8><p>a \xff</p><p title='x'>b</p><!-- \xfe -->"
-    document = HtmlDocument(content, "page.html", ("en", "de"))
+    document = HTMLDocument(content, "page.html", ("en", "de"))
     assert document.units[0].source == "a \ufffd"
     assert document.render({2: "c"}, "model") == content.replace(b">b<", b">c<")
 
@@ -219,7 +219,7 @@ def test_bytes_that_are_not_of_the_charset_stay():
 )
 def test_charsets_that_cannot_be_read_are_refused(content, message):
     with pytest.raises(UserError, match=message):
-        HtmlDocument(content, "page.html", ("en", "de"))
+        HTMLDocument(content, "page.html", ("en", "de"))
 
 
 def test_xhtml_has_elements_without_content():

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.formats.docx import DocxDocument
-from transformer_mt.formats.html import HtmlDocument
-from transformer_mt.formats.odt import OdtDocument
-from transformer_mt.formats.pptx import PptxDocument
+from transformer_mt.formats.docx import DOCXDocument
+from transformer_mt.formats.html import HTMLDocument
+from transformer_mt.formats.odt import ODTDocument
+from transformer_mt.formats.pptx import PPTXDocument
 from transformer_mt.utils.errors import UserError
 
 LANGUAGES = ("en", "de")
@@ -53,8 +53,8 @@ def word(content: str | bytes, **others: bytes) -> bytes:
 GOOD = word(paragraphs("<w:p><w:r><w:t>Text</w:t></w:r></w:p>"))
 
 
-def read(content: bytes) -> DocxDocument:
-    return DocxDocument(content, "a.docx", LANGUAGES)
+def read(content: bytes) -> DOCXDocument:
+    return DOCXDocument(content, "a.docx", LANGUAGES)
 
 
 def changed(content: bytes, offset_in_header: int, value: bytes) -> bytes:
@@ -70,7 +70,7 @@ def test_the_document_that_the_others_differ_from_is_read():
     assert [unit.source for unit in read(GOOD).units] == ["Text"]
 
 
-@pytest.mark.parametrize("factory", [DocxDocument, PptxDocument, OdtDocument])
+@pytest.mark.parametrize("factory", [DOCXDocument, PPTXDocument, ODTDocument])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -151,16 +151,16 @@ def test_a_member_that_the_content_types_name_must_be_there():
     other = {"[Content_Types].xml": types(("x.xml", SLIDE)), "x.xml": "<x/>"}
     with pytest.raises(UserError, match="is not a document of Word"):
         read(zipped(other))
-    assert PptxDocument(zipped(other), "a.pptx", LANGUAGES).units == []
+    assert PPTXDocument(zipped(other), "a.pptx", LANGUAGES).units == []
 
 
 def test_protected_text_documents_are_refused():
     manifest = "<manifest:manifest><manifest:encryption-data/></manifest:manifest>"
     content = zipped({"content.xml": b"\x01\x02", "META-INF/manifest.xml": manifest})
     with pytest.raises(UserError, match="protected by a password"):
-        OdtDocument(content, "a.odt", LANGUAGES)
+        ODTDocument(content, "a.odt", LANGUAGES)
     with pytest.raises(UserError, match="protected by a password"):
-        OdtDocument(zipped({"encrypted-package": b"x"}), "a.odt", LANGUAGES)
+        ODTDocument(zipped({"encrypted-package": b"x"}), "a.odt", LANGUAGES)
 
 
 def test_macros_and_unknown_members_stay():
@@ -186,7 +186,7 @@ def test_damaged_documents_are_read_or_refused(data):
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_as_html_or_refused(content):
     with contextlib.suppress(UserError):
-        assert HtmlDocument(content, "a.html", LANGUAGES).render({}, "m") == content
+        assert HTMLDocument(content, "a.html", LANGUAGES).render({}, "m") == content
 
 
 TOKENS = [

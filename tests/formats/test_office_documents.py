@@ -7,9 +7,9 @@ import zipfile
 import pytest
 
 from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP
-from transformer_mt.formats.docx import DocxDocument
-from transformer_mt.formats.odt import OdtDocument
-from transformer_mt.formats.pptx import PptxDocument
+from transformer_mt.formats.docx import DOCXDocument
+from transformer_mt.formats.odt import ODTDocument
+from transformer_mt.formats.pptx import PPTXDocument
 
 LANGUAGES = ("en", "de")
 # A picture of one dot.
@@ -108,7 +108,7 @@ def docx_file() -> bytes:
 
 
 def test_word_units_are_paragraphs(docx_file):
-    document = DocxDocument(docx_file, "a.docx", LANGUAGES)
+    document = DOCXDocument(docx_file, "a.docx", LANGUAGES)
     found = [(unit.name, shown(unit.source)) for unit in document.units]
     assert found[1][1].startswith('Plain text and ⟦<x id="1"/>⟧')  # the comment ends here
     assert found[1][1].endswith(
@@ -129,7 +129,7 @@ def test_word_units_are_paragraphs(docx_file):
 def test_word_documents_are_written_as_they_were_read(docx_file):
     import docx
 
-    document = DocxDocument(docx_file, "a.docx", LANGUAGES)
+    document = DOCXDocument(docx_file, "a.docx", LANGUAGES)
     assert document.render({}, "model") == docx_file
     content = translate(document)
     assert members(content) == members(docx_file)
@@ -147,7 +147,7 @@ def test_word_documents_are_written_as_they_were_read(docx_file):
     assert [text.upper() for text in cells[0]] == cells[1]
     assert after.sections[0].header.paragraphs[0].text == "OUR HEADER"
     assert [comment.text for comment in after.comments] == ["A comment"]
-    assert sources(DocxDocument(content, "a.docx", LANGUAGES)) == [
+    assert sources(DOCXDocument(content, "a.docx", LANGUAGES)) == [
         shown(in_capitals(unit.source)) for unit in document.units
     ]
     for name in ("word/styles.xml", "word/comments.xml", "[Content_Types].xml"):
@@ -155,7 +155,7 @@ def test_word_documents_are_written_as_they_were_read(docx_file):
 
 
 def test_other_paragraphs_stay_byte_for_byte(docx_file):
-    document = DocxDocument(docx_file, "a.docx", LANGUAGES)
+    document = DOCXDocument(docx_file, "a.docx", LANGUAGES)
     content = document.render({3: "Ein Name & <x>"}, "model")
     assert part(content, "word/document.xml") == part(docx_file, "word/document.xml").replace(
         "<w:r><w:t>Name</w:t></w:r>", "<w:r><w:t>Ein Name &amp; &lt;x&gt;</w:t></w:r>"
@@ -226,10 +226,10 @@ def field(instruction: str, result: str) -> str:
 )
 def test_runs_of_word(xml, source):
     content = body(f"<w:p><w:pPr><w:keepNext/></w:pPr>{xml}</w:p>")
-    document = DocxDocument(content, "a.docx", LANGUAGES)
+    document = DOCXDocument(content, "a.docx", LANGUAGES)
     assert sources(document) == [source]
     written = translate(document)
-    again = DocxDocument(written, "a.docx", LANGUAGES)
+    again = DOCXDocument(written, "a.docx", LANGUAGES)
     assert sources(again) == [shown(in_capitals(document.units[0].source))]
     before, after = part(content, "word/document.xml"), part(written, "word/document.xml")
     for element in ("w:hyperlink", "w:del", "w:ins", "w:fldChar", "w:footnoteReference", "w:sdt>"):
@@ -253,7 +253,7 @@ def test_any_translation_makes_a_valid_paragraph(translation, text, bold):
     docx = pytest.importorskip("docx")
     xml = f"<w:p>{RUN.format('', 'Text and ')}{RUN.format(BOLD, 'bold')}"
     xml += "<w:r><w:endnoteReference w:id='2'/></w:r>" + RUN.format("", " end") + "</w:p>"
-    document = DocxDocument(body(xml), "a.docx", LANGUAGES)
+    document = DOCXDocument(body(xml), "a.docx", LANGUAGES)
     assert sources(document) == ['Text and ⟦<g id="1">⟧bold⟦</g>⟧⟦<x id="2"/>⟧ end']
     content = document.render({0: marked(translation)}, "model")
     paragraph = docx.Document(io.BytesIO(content)).paragraphs[0]
@@ -266,11 +266,11 @@ def test_text_boxes_are_translated_with_the_paragraph_around_them_and_without_it
     inner = "<w:p><w:r><w:t>Inside</w:t></w:r></w:p>"
     box = f"<w:r><w:pict><w:txbxContent>{inner}</w:txbxContent></w:pict></w:r>"
     content = body(f"<w:p>{RUN.format('', 'Before ')}{box}{RUN.format('', 'after')}</w:p>")
-    document = DocxDocument(content, "a.docx", LANGUAGES)
+    document = DOCXDocument(content, "a.docx", LANGUAGES)
     assert sources(document) == ['Before ⟦<x id="1"/>⟧after', "Inside"]
     for chosen in ({0}, {1}, {0, 1}):
         translations = {place: in_capitals(document.units[place].source) for place in chosen}
-        again = DocxDocument(document.render(translations, "m"), "a.docx", LANGUAGES)
+        again = DOCXDocument(document.render(translations, "m"), "a.docx", LANGUAGES)
         assert [text.isupper() for text in (again.units[0].source[:6], again.units[1].source)] == [
             0 in chosen,
             1 in chosen,
@@ -283,7 +283,7 @@ def test_a_table_of_contents_is_text_over_many_paragraphs():
     line = RUN.format("", "Chapter one") + "<w:r><w:tab/></w:r>" + field("PAGEREF x", "3")
     end = "<w:r><w:fldChar w:fldCharType='end'/></w:r>"
     content = body(f"<w:p>{start}{line}</w:p><w:p>{line}</w:p><w:p>{end}</w:p>")
-    document = DocxDocument(content, "a.docx", LANGUAGES)
+    document = DOCXDocument(content, "a.docx", LANGUAGES)
     assert sources(document) == ["Chapter one", "Chapter one"]
     written = part(translate(document), "word/document.xml")
     order = re.findall("'(begin|separate|end)'|(CHAPTER)", written)
@@ -316,7 +316,7 @@ def test_presentations_are_written_as_they_were_read():
     deck.save(file)
     content = file.getvalue()
 
-    document = PptxDocument(content, "a.pptx", LANGUAGES)
+    document = PPTXDocument(content, "a.pptx", LANGUAGES)
     found = [(unit.name, shown(unit.source)) for unit in document.units]
     assert found[:6] == [
         ("slide1, paragraph 1", "Title 0"),
@@ -398,7 +398,7 @@ def odt_file() -> bytes:
 def test_text_documents_are_written_as_they_were_read(odt_file):
     from odf import opendocument, table, teletype, text
 
-    document = OdtDocument(odt_file, "a.odt", LANGUAGES)
+    document = ODTDocument(odt_file, "a.odt", LANGUAGES)
     assert [(unit.name, shown(unit.source)) for unit in document.units] == [
         ("content, paragraph 1", "Heading"),
         (
@@ -420,7 +420,7 @@ def test_text_documents_are_written_as_they_were_read(odt_file):
         assert [teletype.extractText(element) for element in new] == [
             teletype.extractText(element).upper() for element in old
         ]
-    assert sources(OdtDocument(written, "a.odt", LANGUAGES)) == [
+    assert sources(ODTDocument(written, "a.odt", LANGUAGES)) == [
         shown(in_capitals(unit.source)) for unit in document.units
     ]
     one = document.render({0: "  Neue   Überschrift "}, "model")
@@ -476,10 +476,10 @@ def test_paragraphs_of_opendocument(odt_file, xml, source):
             b'<style:text-properties officeooo:rsid="001"/></style:style>',
         ),
     )
-    document = OdtDocument(content, "a.odt", LANGUAGES)
+    document = ODTDocument(content, "a.odt", LANGUAGES)
     assert sources(document)[0] == source
     written = translate(document)
-    assert sources(OdtDocument(written, "a.odt", LANGUAGES)) == [
+    assert sources(ODTDocument(written, "a.odt", LANGUAGES)) == [
         shown(in_capitals(unit.source)) for unit in document.units
     ]
     for kept in ("Comment", "Deleted"):

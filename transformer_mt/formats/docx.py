@@ -26,7 +26,7 @@ _UNSEEN = frozenset(("w:lang", "w:noProof"))
 _FIELDS_OF_TEXT = frozenset(("HYPERLINK", "TOC", "QUOTE"))
 
 
-class DocxDocument(OfficeDocument):
+class DOCXDocument(OfficeDocument):
     """A document of Word."""
 
     paragraphs = frozenset(("w:p",))

@@ -76,7 +76,7 @@ class _Place:
     items: list[str | Piece] | None = None
 
 
-class HtmlDocument(Document):
+class HTMLDocument(Document):
     """A page, or a part of one: .html, .htm, .xhtml."""
 
     def __init__(self, content: bytes, name: str, languages: tuple[str, str]) -> None:

@@ -26,7 +26,7 @@ _UNSEEN = re.compile(r"officeooo:(paragraph-)?rsid|(fo|style):(language|country)
 _MANIFEST = "META-INF/manifest.xml"
 
 
-class OdtDocument(OfficeDocument):
+class ODTDocument(OfficeDocument):
     """A text document."""
 
     paragraphs = frozenset(("text:p", "text:h"))

@@ -17,7 +17,7 @@ from transformer_mt.formats.xml import Element, Scanner, escaped
 _UNSEEN = frozenset(("lang", "altLang", "noProof", "dirty", "err", "smtClean", "smtId", "bmk"))
 
 
-class PptxDocument(OfficeDocument):
+class PPTXDocument(OfficeDocument):
     """A presentation of PowerPoint."""
 
     paragraphs = frozenset(("a:p",))
