@@ -57,15 +57,15 @@ FORMATS = {
     ".parquet": Format("parquet", None, has_pairs=True),
     ".srt": Format("subtitles", "SRTDocument"),
     ".vtt": Format("subtitles", "VTTDocument"),
-    ".html": Format("html", "HtmlDocument"),
-    ".htm": Format("html", "HtmlDocument"),
-    ".xhtml": Format("html", "HtmlDocument"),
+    ".html": Format("html", "HTMLDocument"),
+    ".htm": Format("html", "HTMLDocument"),
+    ".xhtml": Format("html", "HTMLDocument"),
     ".md": Format("markdown", "MarkdownDocument"),
-    ".docx": Format("docx", "DocxDocument"),
-    ".docm": Format("docx", "DocxDocument"),
-    ".odt": Format("odt", "OdtDocument"),
-    ".pptx": Format("pptx", "PptxDocument"),
-    ".pptm": Format("pptx", "PptxDocument"),
+    ".docx": Format("docx", "DOCXDocument"),
+    ".docm": Format("docx", "DOCXDocument"),
+    ".odt": Format("odt", "ODTDocument"),
+    ".pptx": Format("pptx", "PPTXDocument"),
+    ".pptm": Format("pptx", "PPTXDocument"),
 }
 
 
