@@ -3,7 +3,12 @@
 At a terminal, if INPUT and OUTPUT are not given, there is a prompt: each sentence that you type is
 translated at once. `:n 3` shows three translations of each, `:help` shows more, and Ctrl-D ends.
 
-formats, all with one line for each line of the input:
+An INPUT that is a document, judged by the ending of its name, stays what it is: only its texts are
+translated. Documents are PO, XLIFF, TMX, Qt's .ts, Android's strings.xml, .resx, .properties,
+JSON, YAML, .srt, .vtt, HTML, Markdown, .docx, .odt and .pptx; with --columns also CSV, TSV and
+JSON Lines. Everything else is lines of text. docs/localisation.md says more.
+
+formats of lines, all with one line for each line of the input:
   plain  the best translation
   tsv    columns with tabs between them: the source, the translation, its score and, with
          --alignment, its alignment. With --n-best, each further translation adds these columns
@@ -25,6 +30,8 @@ examples:
   python -m transformer_mt translate runs/demo < in.txt > out.txt
   echo 'Where is the station?' | python -m transformer_mt translate runs/demo
   python -m transformer_mt translate runs/demo --n-best 3 --format tsv < in.txt
+  python -m transformer_mt translate runs/demo messages.pot de.po --memory ours.tmx
+  python -m transformer_mt translate runs/demo goods.csv waren.csv --columns name,name_de
 """
 
 from __future__ import annotations
