@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +16,12 @@ from typing import Any
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.config.problems import nearest
+from transformer_mt.decoding.documents import (
+    TranslatedDocument,
+    naming_units,
+    protected_in_documents,
+    translate_document,
+)
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.line_translator import (
     Finished,
@@ -26,10 +32,14 @@ from transformer_mt.decoding.line_translator import (
     ignore,
 )
 from transformer_mt.decoding.lines import in_windows
+from transformer_mt.decoding.memory import Memory
 from transformer_mt.decoding.output import Aligned, Line, Translation
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
+from transformer_mt.formats import registry as formats
+from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import write_atomically
 from transformer_mt.utils.signals import process_pool
 
 
@@ -105,6 +115,48 @@ class Translator(LineTranslator):
         """
         _require_known(self.translate_full, settings)
         return list(self._translations(lines, finished, alignment, settings))
+
+    def translate_document(
+        self,
+        input: str | Path,
+        output: str | Path,
+        *,
+        all: bool = False,
+        columns: tuple[str, str | None] | None = None,
+        memory: Sequence[str | Path] = (),
+        finished: Finished = ignore,
+    ) -> TranslatedDocument:
+        """Translates a document, such as a PO file, into another file of its format.
+
+        Args:
+            all: whether units that have a finished translation are translated too.
+            columns: of a table or JSON Lines: the column or field of the source, and that for the
+                translation; None in its place: the translation replaces the source.
+            memory: files with finished translations, which are taken where the source is the same.
+            finished: as in `translate`.
+
+        Returns: what happened, with the content of `output`.
+
+        Raises:
+            UserError: a file can't be read or written, or its format is unknown.
+        """
+        source, target = Path(input), Path(output)
+        data = self._reader.config.data
+        languages = data.source_lang, data.target_lang
+        document = formats.read(source, languages, columns)
+        formats.require_alike(source, target)
+        protect = protected_in_documents(self._reader.config)
+        settings = config_file.with_changes(self._decoding, {"protect": protect, "n_best": 1})
+
+        def translate(lines: Mapping[str, str]) -> list[str]:
+            translator = self.with_settings(settings, warn=naming_units(warn, lines))
+            return translator.translate(list(lines), finished)
+
+        known = Memory.read(map(Path, memory), languages) if memory else None
+        made_by = registry.model_name(self._spec.folder)
+        found = translate_document(document, translate, made_by, all=all, memory=known)
+        write_atomically(target, found.content)
+        return found
 
     def _translations(
         self, lines: Iterable[str], finished: Finished, alignment: bool, settings: dict[str, Any]

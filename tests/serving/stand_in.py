@@ -70,7 +70,16 @@ class StandIn:
             limits=CardLimits.of(Limits()),
         )
 
-    def translate(self, lines, ticket, n_best=None, beam_size=None, alignment=False, warn=None):
+    def translate(
+        self,
+        lines,
+        ticket,
+        n_best=None,
+        beam_size=None,
+        alignment=False,
+        warn=None,
+        in_document=False,
+    ):
         if self.busy:
             self.busy -= 1
             raise RAISED["OVERLOADED"]

@@ -21,6 +21,7 @@ from transformer_mt.utils.errors import UsageError
 
 PAIRS = [("en", "de"), ("zh_CN", "en"), ("zh-Hant", "en"), ("de", "pt_BR"), ("fr", "pt")]
 TOKEN = "s3cret-Token"
+CODES = ("en", "de")
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +152,8 @@ def test_texts_and_lines_are_put_together_again(texts):
     lines, ends = libretranslate.lines_of_texts(texts)
     model = StandIn()
     versions = libretranslate.versions_of(ends, model.translate(lines, None))
-    alone = [translate_document(text.encode(), "a.txt", translated, "").decode() for text in texts]
-    assert [own[0] for own in versions] == alone
+    alone = [translate_document(x.encode(), "a.txt", CODES, translated, "") for x in texts]
+    assert [own[0].encode() for own in versions] == alone
 
 
 def translated(lines: list[str]) -> list[str]:
@@ -258,7 +259,6 @@ def test_any_code_is_compared(first, second):
         ({"target": "x\x1b"}, "no model translates from en into"),
         ({"source": "auto", "target": "it"}, "no model translates into it"),
         ({"source": "auto", "target": "pt"}, "Give the code of one of these: de, fr"),
-        ({"format": "html"}, "html"),
         ({"format": "pdf"}, "format: 'pdf': expected"),
         ({"alternatives": -1}, "alternatives: -1: expected at least 0"),
         ({"alternatives": "x"}, "alternatives: 'x': expected"),
@@ -381,14 +381,64 @@ def test_the_address_of_a_file_is_that_of_the_proxy():
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.json", b'{"a" : "b c\\n d", "e": 1}', b'{"a" : "C B\\n D", "e": 1}'),
+        ("A.PO", b'msgid "b c"\nmsgstr ""\n', b'#, fuzzy\nmsgid "b c"\nmsgstr "C B"\n'),
+        ("a.html", b"<P>b c<p>d", b"<P>C B<p>D"),
+        ("a.srt", b"1\n00:01.0 --> 00:02.0\nb c\n", b"1\n00:01.0 --> 00:02.0\nC B\n"),
+    ],
+)
+def test_a_document_keeps_what_is_no_text(service, name, content, expected):
+    url = send(service, content, name).json()["translatedFileUrl"]
+    assert service.client.get(url).content == expected
+
+
+def test_troubles_of_the_model_are_no_faults_of_a_document(service):
+    for word, status in (("OVERLOADED", 429), ("LATE", 503), ("LOST", 503)):
+        answer = send(service, json.dumps([word]).encode(), "a.json")
+        assert answer.status_code == status and "retry-after" in answer.headers
+
+
+def test_html_as_text(service):
+    page = '<meta charset="latin1"><p title="b c">ä b</p>\n<script>c d</script> d'
+    expected = '<meta charset="latin1"><p title="C B">B Ä</p>\n<script>c d</script> D'
+    assert ask(service, page, format="html").json() == {"translatedText": expected}
+    answer = ask(service, [page, "", "a &amp; b\ufeff"], format="html", alternatives=1).json()
+    assert answer["translatedText"] == [expected, "", "B\ufeff &amp; A"]
+    assert answer["alternatives"] == [[], [], []]
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"source": ""}, "source: "),
         ({"target": "fr"}, "no model translates from en into fr"),
-        ({"name": "a.exe"}, "a.exe: expected a file whose name ends in .txt"),
+        ({"name": "a.exe"}, "a.exe: expected a file whose name ends in one of .txt"),
         ({"name": "txt"}, "txt: expected a file"),
         ({"content": b"\xff\xfe"}, "not text in UTF-8"),
         ({"content": b"a\n" * 101}, "a request may have 100 lines"),
+        ({"name": "a.csv"}, "a.csv: expected a file whose name ends in one of .txt, .po, "),
+        ({"name": "a/b\\c.po", "content": b'msgid "a'}, "c.po, line 1: not a line of a PO file"),
+        ({"name": "a.docx"}, "a.docx"),
+        ({"name": "a.xml", "content": b"<a/>"}, "not a strings.xml file of Android"),
+        ({"name": "a.json", "content": b'{"a": "WRONG"}'}, "n_best: 99"),
+        (
+            {
+                "name": "a.json",
+                "content": json.dumps({str(n): str(n) for n in range(101)}).encode(),
+            },
+            "a request may have 100 lines",
+        ),
+        # Capital letters in a charset that has not all of them.
+        (
+            {
+                "name": "a.po",
+                "content": 'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin1\\n"\n\n'
+                'msgid "\xff"\nmsgstr ""\n'.encode("latin1"),
+            },
+            "a.po",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(service, values, message):
@@ -419,9 +469,9 @@ def test_the_log_counts_the_lines_of_a_file_and_names_no_secret(fresh):
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_a_document_without_translations_is_what_it_was(text):
     content = text.encode()
-    assert translate_document(content, "a.txt", list, "demo") == content
+    assert translate_document(content, "a.txt", CODES, list, "demo") == content
 
 
 def test_a_mark_at_the_beginning_of_a_file_is_no_text():
-    found = translate_document(b"\xef\xbb\xbfa b\n", "a.txt", translated, "demo")
+    found = translate_document(b"\xef\xbb\xbfa b\n", "a.txt", CODES, translated, "demo")
     assert found == b"\xef\xbb\xbfB A\n"

@@ -146,3 +146,12 @@ def test_an_export_is_served_without_paddle_and_says_what_it_was_trained_on(dire
 def test_a_folder_without_a_model_is_reported():
     with pytest.raises(UsageError, match="not a model directory"), serving([str(ROOT)], Limits()):
         pass
+
+
+def test_markup_of_documents_is_protected(model):
+    line = "A \ue000<b>\ue001dog\ue000</b>\ue001 runs {0}."
+    (found,) = ask(model, [line], in_document=True)
+    for piece in ("\ue000<b>\ue001", "\ue000</b>\ue001", "{0}"):
+        assert found.text.count(piece) == 1
+    (found,) = ask(model, [line])
+    assert "<b>" not in found.text

@@ -209,6 +209,22 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def percent(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 1 <= (number := float(text)) <= 100:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r:.20}: expected a number from 1 to 100")
+
+
+def columns(text: str) -> tuple[str, str | None]:
+    """The column of the source and that of the translation, with a comma between; None in its
+    place: there is none."""
+    names = text.split(",")
+    if len(names) <= 2 and all(names):
+        return names[0], names[1] if len(names) == 2 else None
+    raise argparse.ArgumentTypeError(f"{text!r}: expected SOURCE or SOURCE,TARGET")
+
+
 def positive_number(text: str) -> float:
     """A number of minutes of at most 60 days, or of seconds of at most one day."""
     with contextlib.suppress(ValueError):

@@ -3,7 +3,12 @@
 At a terminal, if INPUT and OUTPUT are not given, there is a prompt: each sentence that you type is
 translated at once. `:n 3` shows three translations of each, `:help` shows more, and Ctrl-D ends.
 
-formats, all with one line for each line of the input:
+An INPUT that is a document, judged by the ending of its name, stays what it is: only its texts are
+translated. Documents are PO, XLIFF, TMX, Qt's .ts, Android's strings.xml, .resx, .properties,
+JSON, YAML, .srt, .vtt, HTML, Markdown, .docx, .odt and .pptx; with --columns also CSV, TSV and
+JSON Lines. Everything else is lines of text. docs/localisation.md says more.
+
+formats of lines, all with one line for each line of the input:
   plain  the best translation
   tsv    columns with tabs between them: the source, the translation, its score and, with
          --alignment, its alignment. With --n-best, each further translation adds these columns
@@ -25,6 +30,8 @@ examples:
   python -m transformer_mt translate runs/demo < in.txt > out.txt
   echo 'Where is the station?' | python -m transformer_mt translate runs/demo
   python -m transformer_mt translate runs/demo --n-best 3 --format tsv < in.txt
+  python -m transformer_mt translate runs/demo messages.pot de.po --memory ours.tmx
+  python -m transformer_mt translate runs/demo goods.csv waren.csv --columns name,name_de
 """
 
 from __future__ import annotations
@@ -40,11 +47,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt.commands import arguments
+from transformer_mt.commands import arguments, memories, translate_document
 from transformer_mt.commands.translating import (
     contents,
     find_engine,
     made_from,
+    numbered,
     opened,
     paired,
     translating,
@@ -58,9 +66,11 @@ from transformer_mt.decoding.lines import (
     input_lines,
     resumable_file,
 )
+from transformer_mt.decoding.memory import EXACT
 from transformer_mt.decoding.output import Line
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
+from transformer_mt.formats import registry as formats
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import say, visible
@@ -95,7 +105,8 @@ class _Once(argparse.Action):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_model_dir(parser, arguments.MODEL_OR_EXPORT)
     for name, help in {
-        "input": "the text to translate, one sentence per line (default, or -: the standard input)",
+        "input": "the text to translate, one sentence per line, or a document (default, or -: the "
+        "standard input)",
         "output": "the file for the translations (default, or -: the standard output)",
     }.items():
         parser.add_argument(
@@ -126,6 +137,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         alignment="also write which words of source and translation belong together; needs "
         "--format tsv or jsonl",
     )
+    group = parser.add_argument_group("options for documents")
+    arguments.add_switches(
+        group, all="translate all of a document, even what has a finished translation"
+    )
+    arguments.add_values(
+        group,
+        "SOURCE[,TARGET]",
+        arguments.columns,
+        columns="translate this column of a CSV or TSV file, or this field of JSON Lines, into the "
+        "column TARGET, or without TARGET in its place. Columns have names, or numbers from 1",
+    )
+    memories.add_arguments(parser)
     arguments.add_model_choice(parser)
 
 
@@ -133,12 +156,19 @@ def run(options: argparse.Namespace) -> None:
     source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
-    read = {"stdin": 0} if source is None else {"--input": source}
-    require_safe_outputs(written(target), {**read, "--prefix": prefix})
+    read: dict[str, Path | int | None] = {"stdin": 0} if source is None else {"--input": source}
+    read |= {"--prefix": prefix, **numbered("--memory", options.memory)}
+    require_safe_outputs({**written(target), "--memory-report": options.memory_report}, read)
+    if source is not None and formats.is_document(source, options.columns):
+        translate_document.run(options)
+        return
+    for name in ("all", "columns"):
+        if getattr(options, name):
+            raise UsageError(f"--{name}: {source or 'the standard input'} is read as lines of text")
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
     spec = find_engine(options, options.model_dir, *asked)
     n_best = spec.config.decoding.n_best
-    has_prompt = wants_prompt(options) and not options.resume
+    has_prompt = wants_prompt(options) and not options.resume and not options.memory
     if options.format == "plain" and n_best > 1 and not has_prompt:
         raise UsageError(
             f"--n-best {n_best}: plain text has one translation for each line. Add --format tsv or "
@@ -146,6 +176,14 @@ def run(options: argparse.Namespace) -> None:
         )
     if options.format == "plain" and options.alignment:
         raise UsageError("--alignment: plain text has no place for it; add --format tsv or jsonl")
+    if options.memory and (options.format != "plain" or prefix is not None):
+        raise UsageError(
+            "--memory: its translations have no scores, and do not begin with a given prefix. "
+            "Leave out --memory, or --format and --prefix"
+        )
+    if options.resume and options.memory_report is not None:
+        raise UsageError("--memory-report: with --resume, lines that are done are not looked up")
+    memory = memories.read(options, (spec.config.data.source_lang, spec.config.data.target_lang))
     if has_prompt:
         prompt(spec, options.format, options.alignment)
         return
@@ -166,6 +204,7 @@ def run(options: argparse.Namespace) -> None:
                 "--alignment": options.alignment,
                 "input": text.sha256,
                 "--prefix": prefixes and prefixes.sha256,
+                "--memory": None if memory is None else memory.sha256,
             }
             file = stack.enter_context(resumable_file(target, settings, WINDOW, options.resume))
             write_line, done = file.write_line, file.lines
@@ -184,15 +223,24 @@ def run(options: argparse.Namespace) -> None:
             windows = arriving(descriptor, str(source or "stdin"))
         total = text and text.line_count
         translator, bar = stack.enter_context(translating(spec, "translating", total, done))
+        lines = _lines(windows, source, prefix, done, flush)
+        recall = None
+        if memory is not None:
+            report = stack.enter_context(memories.reporting(options.memory_report))
+            recall = memories.Recall(memory, report, done + 1)
+            lines = recall.without_known(lines)
         translations = translator.stream(
-            _lines(windows, source, prefix, done, flush),
+            lines,
             finished=bar.update,
             need_alignment=options.alignment,
             first=done + 1,
         )
         as_text = output.formatter(options.format, n_best)
         for translation in translations:
-            write_line(as_text(translation))
+            known = recall.next() if recall else None
+            write_line(as_text(translation) if known is None else known)
+    if recall:
+        say(f"lines taken from the memory: {report.counts[EXACT]:,}{report.similar}")
 
 
 def _lines(

@@ -58,6 +58,9 @@ class TrainingText(Section):
 PROTECTED_CLASSES = (
     *("tags", "markdown", "urls", "emails", "entities", "placeholders", "numbers"),
 )
+# Those that are protected in a document if neither the model nor the user says what is. Its markup
+# always is. Numbers are translated, because languages write them in different ways.
+PROTECTED_IN_DOCUMENTS = tuple(name for name in PROTECTED_CLASSES if name != "numbers")
 
 
 def _protected(settings: list[str]) -> list[str]:

@@ -391,6 +391,17 @@ def split_model(text: str) -> tuple[str, str | None]:
     return (text, None) if not folder or Path(text).is_dir() else (folder, checkpoint)
 
 
+def model_name(folder: Path, checkpoint: str | None = None) -> str:
+    """What a model is called: its folder, or for an export in a model directory that directory
+    too."""
+    folder = folder.resolve()
+    # A name that is not UTF-8 could be neither asked for nor told.
+    name = folder.name.encode("utf-8", "backslashreplace").decode()
+    if folder.parent.name == "export":
+        name = f"{model_name(folder.parent.parent)}-{name}"
+    return f"{name}:{checkpoint}" if checkpoint else name
+
+
 def _warn_if_outdated(export: Path) -> None:
     """Warns if an export in a model directory was made of another checkpoint than the one that the
     model directory is translated with."""

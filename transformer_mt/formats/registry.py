@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import NamedTuple
 
@@ -30,6 +30,11 @@ class Format(NamedTuple):
     has_pairs: bool = False
     has_columns: bool = False
 
+    @property
+    def is_whole_document(self) -> bool:
+        """Whether its files are translated as documents without naming columns."""
+        return self.document is not None and not self.has_columns
+
     def load(self) -> ModuleType:
         return import_module(f"transformer_mt.formats.{self.module}")
 
@@ -53,17 +58,41 @@ FORMATS = {
     ".parquet": Format("parquet", None, has_pairs=True, has_columns=True),
     ".srt": Format("subtitles", "SRTDocument"),
     ".vtt": Format("subtitles", "VTTDocument"),
+    ".html": Format("html", "HTMLDocument"),
+    ".htm": Format("html", "HTMLDocument"),
+    ".xhtml": Format("html", "HTMLDocument"),
+    ".md": Format("markdown", "MarkdownDocument"),
+    ".docx": Format("docx", "DOCXDocument"),
+    ".docm": Format("docx", "DOCXDocument"),
+    ".odt": Format("odt", "ODTDocument"),
+    ".pptx": Format("pptx", "PPTXDocument"),
+    ".pptm": Format("pptx", "PPTXDocument"),
 }
 
 
-def is_document(path: Path, columns: tuple[str, str | None] | None = None) -> bool:
+def is_document(path: PurePath, columns: tuple[str, str | None] | None = None) -> bool:
     """Returns whether a file is translated as a document, and not line by line.
 
     Args:
-        columns: see `read`. Without them, a table or JSON Lines are lines of text.
+        columns: see `parse`. Without them, a table or JSON Lines are lines of text.
     """
     found = FORMATS.get(path.suffix.lower())
-    return bool(found and found.document and (columns or not found.has_columns))
+    return bool(found and (found.is_whole_document or (found.document and columns)))
+
+
+def require_alike(source: PurePath, target: PurePath) -> None:
+    """Checks that the name of a translated document ends like that of the source. Only a template
+    of PO files may become a PO file.
+
+    Raises:
+        UsageError: it does not.
+    """
+    endings = source.suffix.lower(), target.suffix.lower()
+    if endings[0] != endings[1] and endings != (".pot", ".po"):
+        raise UsageError(
+            f"{target}: a translated document stays in its format. Give a name that ends in "
+            f"{source.suffix}, as that of {source} does"
+        )
 
 
 def read(
@@ -72,34 +101,58 @@ def read(
     """Reads a document.
 
     Args:
-        languages: the codes of the source and the target language.
-        columns: of a table or JSON Lines: the column or field of the source, and that for the
-            translation; None in its place: the translation replaces the source.
+        languages, columns: see `parse`.
 
     Raises:
-        UsageError: there is no such file, its format is unknown, or columns are missing or have
-            no meaning for it.
-        UserError: it breaks a rule of its format.
+        UsageError: there is no such file; or see `parse`.
+        UserError: see `parse`.
     """
-    found = FORMATS.get(path.suffix.lower())
-    if not found or not found.document:
-        endings = ", ".join(ending for ending, its in FORMATS.items() if its.document)
-        raise UsageError(f"{path}: not a document. Their names end in {endings}")
-    if found.has_columns != (columns is not None):
-        raise UsageError(
-            f"{path}: the column to translate must be named"
-            if found.has_columns
-            else f"{path}: files whose names end in {path.suffix} have no columns"
-        )
+    _require_document(path, str(path), columns)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: can't be read: {error.strerror}") from None
-    document = getattr(found.load(), found.document)
+    return parse(content, str(path), languages, columns)
+
+
+def parse(
+    content: bytes,
+    name: str,
+    languages: tuple[str, str],
+    columns: tuple[str, str | None] | None = None,
+) -> Document:
+    """Reads a document whose content is known.
+
+    Args:
+        name: of the file, whose ending tells the format.
+        languages: the codes of the source and the target language.
+        columns: of a table or JSON Lines: the column or field of the source, and that for the
+            translation; None in its place: the translation replaces the source.
+
+    Raises:
+        UsageError: the format is unknown, or columns are missing or have no meaning for it.
+        UserError: the content breaks a rule of its format.
+    """
+    found = _require_document(PurePath(name), name, columns)
+    document = getattr(found.load(), str(found.document))
     arguments = (columns,) if found.has_columns else ()
-    return document(content, str(path), languages, *arguments)
+    return document(content, name, languages, *arguments)
+
+
+def _require_document(path: PurePath, name: str, columns: tuple[str, str | None] | None) -> Format:
+    found = FORMATS.get(path.suffix.lower())
+    if not found or not found.document:
+        endings = ", ".join(ending for ending, its in FORMATS.items() if its.document)
+        raise UsageError(f"{name}: not a document. Their names end in {endings}")
+    if found.has_columns != (columns is not None):
+        raise UsageError(
+            f"{name}: the column to translate must be named"
+            if found.has_columns
+            else f"{name}: files whose names end in {path.suffix} have no columns"
+        )
+    return found
 
 
 def pairs(

@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -42,7 +41,13 @@ from starlette.types import Message, Receive, Scope, Send
 from transformer_mt import __version__
 from transformer_mt.serving import forms, libretranslate, requests
 from transformer_mt.serving.batching import Limits, Overloaded, Ticket, Unavailable
-from transformer_mt.serving.documents import named_after, suffix_of, translate_document
+from transformer_mt.serving.documents import (
+    TEXT,
+    named_after,
+    suffix_of,
+    translate_document,
+    translate_html,
+)
 from transformer_mt.serving.guard import CLIENT_GONE, KINDS, Access, Guard
 from transformer_mt.serving.kept import File, Kept
 from transformer_mt.serving.metrics import Metrics
@@ -229,7 +234,7 @@ class Service:
         def translate(ticket: Ticket) -> str:
             if query.format == "html":
                 document = self._document(request, model, ticket)
-                versions = [[document(x.encode(), "text.html").decode()] for x in query.texts]
+                versions = [[translate_html(text, document)] for text in query.texts]
             else:
                 n_best = query.alternatives + 1 if query.alternatives else None
                 versions = libretranslate.versions_of(ends, model.translate(lines, ticket, n_best))
@@ -330,13 +335,19 @@ class Service:
         """A function that translates documents, given their content and name. The request's line in
         the log will have the number of their lines."""
         request.state.lines = 0
+        languages = model.card.source_lang, model.card.target_lang
 
-        def translate(lines: list[str]) -> list[str]:
-            request.state.lines += len(lines)
-            requests.require_few(request.state.lines, self._limits.max_lines)
-            return [found.text for found in model.translate(lines, ticket)]
+        def translate_file(content: bytes, name: str) -> bytes:
+            def translate(lines: list[str]) -> list[str]:
+                request.state.lines += len(lines)
+                requests.require_few(request.state.lines, self._limits.max_lines)
+                is_document = suffix_of(name) != TEXT
+                found = model.translate(lines, ticket, in_document=is_document)
+                return [translation.text for translation in found]
 
-        return partial(translate_document, translate=translate, made_by=model.name)
+            return translate_document(content, name, languages, translate, model.name)
+
+        return translate_file
 
     def _count(self, request: Request, model: ServedModel) -> None:
         """Counts the translated lines of a request."""

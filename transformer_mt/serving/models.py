@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import with_changes
+from transformer_mt.decoding.documents import protected_in_documents
 from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.output import Line, LinePart, Translation
 from transformer_mt.decoding.segments import Warn
@@ -113,6 +115,7 @@ class ServedModel:
         beam_size: int | None = None,
         alignment: bool = False,
         warn: Warn = lambda message, kind: None,
+        in_document: bool = False,
     ) -> list[Translation]:
         """The translation of each line. It is that of the command `translate`. Several threads may
         call this.
@@ -122,6 +125,7 @@ class ServedModel:
             beam_size: the width of the beam (default: the model's, or n_best if that is more).
             alignment: whether outputs get their alignment.
             warn: is called with what is wrong with a line, as the command warns of it.
+            in_document: whether the lines are those of a document, whose markup is protected.
 
         Raises:
             UsageError: the model can't do this, or a number is too large.
@@ -132,7 +136,7 @@ class ServedModel:
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
             if value is not None and not 1 <= value <= widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
-        settings = self._settings(n_best, beam_size, alignment)
+        settings = self._settings(n_best, beam_size, alignment, in_document)
         translator = self._translator.with_settings(settings, partial(self.queue.run, ticket), warn)
         window = [Line(text) for text in lines]
         return list(translator.stream([window], need_alignment=alignment))
@@ -193,11 +197,18 @@ class ServedModel:
                 )
 
     def _settings_of(
-        self, n_best: int | None, beam_size: int | None, alignment: bool
+        self,
+        n_best: int | None,
+        beam_size: int | None,
+        alignment: bool,
+        in_document: bool = False,
     ) -> DecodingConfig:
         n_best = n_best or 1
         beam_size = beam_size or max(n_best, self._decoding.beam_size)
-        settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
+        changes: dict[str, Any] = {"n_best": n_best, "beam_size": beam_size}
+        if in_document:
+            changes["protect"] = protected_in_documents(self._spec.config)
+        settings = with_changes(self._decoding, changes)
         registry.require_possible(self._spec, settings, ["alignment"] * alignment)
         return settings
 
@@ -261,7 +272,7 @@ def serving(
         spec = registry.find(folder, engine, checkpoint, (), threads, device)
         if spec.config.decoding.sampling:
             spec = registry.with_decoding(spec, {"sampling": False})
-        specs.append((_name(Path(folder), checkpoint), spec))
+        specs.append((registry.model_name(Path(folder), checkpoint), spec))
     models: dict[str, ServedModel] = {}
     with ExitStack() as stack, progress(total=len(specs), title="loading", unit="models") as bar:
         for name, spec in specs:
@@ -273,14 +284,3 @@ def serving(
             bar.update()
         bar.close()
         yield models
-
-
-def _name(folder: Path, checkpoint: str | None) -> str:
-    """What a model is called: its folder, or for an export in a model directory that directory
-    too."""
-    folder = folder.resolve()
-    # A name that is not UTF-8 could be neither asked for nor told.
-    name = folder.name.encode("utf-8", "backslashreplace").decode()
-    if folder.parent.name == "export":
-        name = f"{_name(folder.parent.parent, None)}-{name}"
-    return f"{name}:{checkpoint}" if checkpoint else name
