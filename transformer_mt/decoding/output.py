@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from transformer_mt.data import alignments
 from transformer_mt.data.alignments import Link
 from transformer_mt.data.subword import Place
+from transformer_mt.decoding.checks import Warning
 
 
 class Line(NamedTuple):
@@ -59,6 +60,11 @@ class Output:
     parts: list[Place] = field(default_factory=list)
 
 
+def unchecked(text: str) -> list[Warning]:
+    """No warnings: nothing is known of the line."""
+    return []
+
+
 @dataclass(frozen=True)
 class Translation:
     """The outputs for a line, best first. They are all different, except for those of sampling. An
@@ -74,6 +80,8 @@ class Translation:
         protected_by: how the protected spans of the line came into its outputs: by the search, by
             the word alignment ("alignment"), or because the line was cut at them ("cutting"). None
             if there are none.
+        check: gives the warnings about a text, such as that of an output, as the translation of the
+            line (see `checks.warnings_of`).
     """
 
     source: str
@@ -82,6 +90,13 @@ class Translation:
     source_words: list[Place] | None = None
     source_parts: list[Place] = field(default_factory=list)
     protected_by: str | None = None
+    check: Callable[[str], list[Warning]] = field(default=unchecked, repr=False, compare=False)
+
+    @cached_property
+    def warnings(self) -> list[Warning]:
+        """What was lost in the best output, or looks wrong in it. It is computed when it is asked
+        for."""
+        return self.check(self.text)
 
     @property
     def text(self) -> str:
