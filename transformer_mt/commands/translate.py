@@ -10,7 +10,10 @@ formats, all with one line for each line of the input:
          again, without the source. A tab or an end of line in a text becomes a space
   jsonl  `{"source", "source_pieces", "source_parts", "outputs": [{"text", "score", "log_prob",
          "pieces", "parts", "alignment"}, ...]}`, with the best output first. Pieces are subwords.
-         Parts are what was translated by itself: each sentence, unless --no-split-sentences
+         Parts are what was translated by itself: each sentence, unless --no-split-sentences.
+         With --warnings or --strict, there are also "protected_by" (how protected spans came into
+         the translation: by the search, by the word alignment, by cutting the line, or null) and
+         "warnings": [{"kind", "what"}, ...]
 
 The score is log_prob, the natural logarithm of the probability, divided by the length penalty.
 
@@ -18,6 +21,17 @@ An alignment consists of pairs i-j of a source word i and a target word j, both 
 word of the translation is paired with the source word that it attends to most. Words are separated
 by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, each piece counts as a
 word.
+
+--warnings compares each translation with its source and writes what was lost, or looks wrong:
+  span         a protected span (a tag, a placeholder, ...; see data.protect in the recipe) is
+               missing, there too often, new, or in the wrong order
+  number       a number is missing, changed or new
+  empty        the source has text, and the translation has none
+  punctuation  the sentence ends with another kind of mark
+  length       much shorter or much longer than the source
+  repetition   words are repeated that the source does not repeat
+  copied       the source itself, not translated
+The first three are losses. With --strict, a loss in any line gives the exit code 6.
 
 examples:
   python -m transformer_mt translate runs/demo in.txt out.txt
@@ -37,6 +51,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +65,7 @@ from transformer_mt.commands.translating import (
     translating,
     written,
 )
+from transformer_mt.commands.warnings_file import warnings_file
 from transformer_mt.decoding import output
 from transformer_mt.decoding.lines import (
     WINDOW,
@@ -126,6 +142,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         alignment="also write which words of source and translation belong together; needs "
         "--format tsv or jsonl",
     )
+    arguments.add_files(
+        parser,
+        warnings="a file for what was lost or looks wrong in the translations, explained below: "
+        "columns line, kind and what, with tabs between them",
+    )
+    arguments.add_switches(
+        parser,
+        strict="end with the exit code 6 if something was lost: a protected span, a number or a "
+        "whole line. All translations are written all the same",
+    )
     arguments.add_model_choice(parser)
 
 
@@ -134,7 +160,8 @@ def run(options: argparse.Namespace) -> None:
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     read = {"stdin": 0} if source is None else {"--input": source}
-    require_safe_outputs(written(target), {**read, "--prefix": prefix})
+    outputs = {**written(target), "--warnings": options.warnings}
+    require_safe_outputs(outputs, {**read, "--prefix": prefix})
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
     spec = find_engine(options, options.model_dir, *asked)
     n_best = spec.config.decoding.n_best
@@ -157,6 +184,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("--resume: --input and --output must be files, and so must --prefix")
 
     with contextlib.ExitStack() as stack:
+        warnings = stack.enter_context(warnings_file(options.warnings, options.strict))
         write_line: Callable[[str], object]
         done, flush = 0, lambda: None
         if can_resume:
@@ -164,6 +192,7 @@ def run(options: argparse.Namespace) -> None:
                 **made_from(spec),
                 "--format": options.format,
                 "--alignment": options.alignment,
+                "--warnings": (options.format == "jsonl" and warnings is not None) or None,
                 "input": text.sha256,
                 "--prefix": prefixes and prefixes.sha256,
             }
@@ -184,15 +213,22 @@ def run(options: argparse.Namespace) -> None:
             windows = arriving(descriptor, str(source or "stdin"))
         total = text and text.line_count
         translator, bar = stack.enter_context(translating(spec, "translating", total, done))
+        if warnings is not None and done:  # those of the lines that were written before
+            both = input_lines(file.written()), islice(input_lines(source), done)
+            for number, (old, line) in enumerate(zip(*both, strict=True), 1):
+                best = output.best_in(old, options.format)
+                warnings.add(number, translator.check_of(line)(best))
         translations = translator.stream(
             _lines(windows, source, prefix, done, flush),
             finished=bar.update,
             need_alignment=options.alignment,
             first=done + 1,
         )
-        as_text = output.formatter(options.format, n_best)
-        for translation in translations:
+        as_text = output.formatter(options.format, n_best, warnings is not None)
+        for number, translation in enumerate(translations, done + 1):
             write_line(as_text(translation))
+            if warnings is not None:
+                warnings.add(number, translation.warnings)
 
 
 def _lines(
@@ -215,8 +251,11 @@ def _lines(
 
 def wants_prompt(options: argparse.Namespace) -> bool:
     """Whether there is a prompt: the command reads from a terminal, and writes to one."""
-    return options.input is options.output is options.prefix is None and all(
-        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+    files = options.input, options.output, options.prefix, options.warnings
+    return (
+        not options.strict
+        and files == (None,) * len(files)
+        and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     )
 
 

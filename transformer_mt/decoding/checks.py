@@ -246,7 +246,7 @@ def _whole_numbers(text: str) -> Iterator[_Number]:
 def _readings(numeral: str) -> Iterator[str]:
     """The values that a number may have, as decimals with a point."""
     first, *groups = re.split(r"\D", "".join(map(_ascii, numeral)))
-    *marks, last = re.sub(r"\d", "", numeral) or " "
+    *marks, last = list(re.sub(r"\d", "", numeral)) or [""]
     if not groups:
         yield _plain(first)
     elif last not in marks and len(set(marks)) < 2:
