@@ -22,7 +22,10 @@ word of the translation is paired with the source word that it attends to most. 
 by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, each piece counts as a
 word.
 
---warnings compares each translation with its source and writes what was lost, or looks wrong:
+--warnings compares each translation with its source, and writes what was lost or looks wrong. With
+--strict, a loss in any line gives the exit code 6. The first three kinds of warnings are losses.
+
+kinds of warnings:
   span         a protected span (a tag, a placeholder, ...; see data.protect in the recipe) is
                missing, there too often, new, or in the wrong order
   number       a number is missing, changed or new
@@ -31,7 +34,6 @@ word.
   length       much shorter or much longer than the source
   repetition   words are repeated that the source does not repeat
   copied       the source itself, not translated
-The first three are losses. With --strict, a loss in any line gives the exit code 6.
 
 examples:
   python -m transformer_mt translate runs/demo in.txt out.txt

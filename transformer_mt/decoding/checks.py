@@ -167,22 +167,18 @@ _SMALL = {
     "de": [re.compile(rf"\b(?:{words}|{_HALF_HOUR})", re.IGNORECASE) for words in _GERMAN],
     **{language: [re.compile(words) for words in _HAN] for language in CHINESE | JAPANESE},
 }
+_SMALL_VALUES = set(map(str, range(len(_HAN))))
 # What words for greater numbers have in them. Such words are not read, so that any of them may
 # stand for any number.
 _GREAT = {
-    "en": re.compile(
-        r"teen\b|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)|hundred|thousand"
-        r"|million|billion|dozen|half|quarter",
-        re.IGNORECASE,
-    ),
-    "de": re.compile(
-        r"zehn|zig\b|zigst|dreißig|hundert|tausend|million|milliard|dutzend|halb"
-        r"|viertel",
-        re.IGNORECASE,
-    ),
-    **dict.fromkeys(
-        CHINESE | JAPANESE, re.compile("[十百千万亿萬億半刻〇]|[一二三四五六七八九]{2}")
-    ),
+    language: re.compile(rf"(?<!\d)(?<!\d )(?:{words})", re.IGNORECASE)
+    for language, words in {
+        "en": r"\w*teen\b|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)|hundred|thousand"
+        "|million|billion|dozen|half|quarter",
+        "de": r"\w*(?:zehn|zig\b|zigst|dreißig|hundert|tausend|million|milliard|dutzend|halb"
+        "|viertel)",
+        **dict.fromkeys(CHINESE | JAPANESE, "[十百千万亿萬億半刻〇]|[一二三四五六七八九]{2}"),
+    }.items()
 }
 # Words behind a number that multiply it, and by which power of ten.
 _SCALES = {
@@ -316,12 +312,11 @@ def _is_in_words(number: _Number, side: _Side) -> bool:
     small, great = _SMALL.get(side.language), _GREAT.get(side.language)
     if small is None or great is None:
         return False
-    values = [int(one) for one in number.readings if len(one) < 3 and one.isdecimal()]
-    if values and not re.search(r"\D", number.shown):
-        return any(
-            (small[value] if value < len(small) else great).search(side.words) for value in values
-        )
-    return bool(great.search(side.words))
+    is_plain = number.shown.isdecimal()
+    return any(
+        (small[int(one)] if is_plain and one in _SMALL_VALUES else great).search(side.words)
+        for one in number.readings
+    )
 
 
 # ---- The mark at the end ----
@@ -439,8 +434,8 @@ _FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 4
 def _copied(source: _Side, target: _Side) -> Iterator[str]:
     if source.language == target.language or _words(source) != _words(target):
         return
-    words = [word for word in _WORD.findall(source.words) if word.isalpha()]
-    characters = [word for word in words if _CHARACTER.match(word)]
-    small = [word for word in words if word.islower() and len(word) > 1]
+    characters = _CHARACTER.findall(source.words)
+    words = [word.strip(".,;:!?()\"'“”„‘’«»") for word in source.words.split()]
+    small = [word for word in words if word.isalpha() and word.islower() and len(word) > 1]
     if len(characters) >= _FEWEST_CHARACTERS or len(small) >= _FEWEST_WORDS:
         yield "the source was copied"
