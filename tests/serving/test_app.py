@@ -77,7 +77,7 @@ def test_what_was_lost_stands_beside_its_translation(service):
     text = {"text": "{B} A", "protected_by": "cutting", "warnings": lost}
     assert answer["translations"] == [text, {"text": "A"}] and "warnings" not in answer
     # Each further output has its own.
-    (line,) = service.translate(["a"], n_best=2).json()["translations"]
+    (line,) = service.translate(["b"], n_best=2).json()["translations"]
     assert "warnings" not in line and "warnings" not in line["outputs"][0]
     assert line["outputs"][1]["warnings"] == [{"kind": "number", "what": "1 is not in the source"}]
 
