@@ -14,7 +14,16 @@ from transformer_mt import Translator
 from transformer_mt.decoding.lines import WINDOW
 
 LINES = [*(source for source, _ in demo_pairs(5)), "", "There are 777 and\t{name} of 888", "Dogs."]
-FAST = ("--beam-size", "1", "--max-length-ratio", "0.5", "--protect", "placeholders")
+FAST = (
+    "--threads",
+    "1",
+    "--beam-size",
+    "1",
+    "--max-length-ratio",
+    "0.5",
+    "--protect",
+    "placeholders",
+)
 
 
 @pytest.fixture(scope="module")
