@@ -64,7 +64,7 @@ COMMANDS = {
 EXIT_CODES = """\
 exit codes:
   0 done    1 failed    2 wrong config or arguments    130 Ctrl-C    143 SIGTERM
-  129 SIGHUP (the terminal was lost)
+  129 SIGHUP (the terminal was lost)    6 something was lost in translation (translate --strict)
 """
 
 

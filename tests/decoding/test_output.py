@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.decoding.output import FORMATS, Output, Translation, formatter
+from transformer_mt.decoding.output import FORMATS, Output, Translation, best_in, formatter
 
 PARTS = {"words": None, "parts": [(0, 9)]}
 FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)], **PARTS)
@@ -72,3 +72,10 @@ def test_any_text_stays_one_line_and_in_its_column(source, text):
     assert "\n" not in line and "\r" not in line
     (columns,) = csv.reader([line], delimiter="\t", quoting=csv.QUOTE_NONE)
     assert len(columns) == 3 and columns[2] == "-1.000000"
+
+
+@given(st.text(st.characters(exclude_characters="\r\n\t", exclude_categories=["Cs"])))
+def test_the_best_translation_is_read_again(text):
+    translation = Translation("a\tb", ["a"], [Output(text, -1.0, -2.0, [text]), SECOND])
+    for name in FORMATS:
+        assert best_in(formatter(name, 2)(translation), name) == text

@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from transformer_mt.data.spans import SpanFinder
+from transformer_mt.decoding.checks import warnings_of
 from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving import server
 from transformer_mt.serving.app import Service
@@ -33,6 +36,8 @@ RAISED = {
     "BUG": ZeroDivisionError(SECRET),
 }
 RAISED["OVERLOADED"].retry_after = 1
+# A placeholder in small letters becomes another one.
+FINDER = SpanFinder(["placeholders"])
 
 
 class StandIn:
@@ -123,7 +128,9 @@ class StandIn:
             aligned = (links, places(text) if alignment else None, [(0, len(text))])
             outputs.append(Output(text, -0.3 - number / 4, -1.0, text.split(), *aligned))
         source_words = found if alignment else None
-        return Translation(line, line.split(), outputs, source_words, [(0, len(line))])
+        check = partial(warnings_of, line, finder=FINDER, source_lang="en", target_lang="de")
+        way = "cutting" if FINDER.find(line) else None
+        return Translation(line, line.split(), outputs, source_words, [(0, len(line))], way, check)
 
 
 def places(text: str) -> list[tuple[int, int]]:

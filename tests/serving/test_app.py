@@ -68,6 +68,20 @@ def test_what_is_wrong_with_a_line_is_in_the_answer(service):
     assert "warnings" not in service.translate(["a"]).json()
 
 
+def test_what_was_lost_stands_beside_its_translation(service):
+    answer = service.translate(["a {b}", "a"]).json()
+    lost = [
+        {"kind": "span", "what": "{b} is missing"},
+        {"kind": "span", "what": "{B} is not in the source"},
+    ]
+    text = {"text": "{B} A", "protected_by": "cutting", "warnings": lost}
+    assert answer["translations"] == [text, {"text": "A"}] and "warnings" not in answer
+    # Each further output has its own.
+    (line,) = service.translate(["b"], n_best=2).json()["translations"]
+    assert "warnings" not in line and "warnings" not in line["outputs"][0]
+    assert line["outputs"][1]["warnings"] == [{"kind": "number", "what": "1 is not in the source"}]
+
+
 def test_the_largest_request_is_read(service):
     lines = ['a,[{"\\' * 50] * 1_000
     assert len(service.translate(lines).json()["translations"]) == 1_000
@@ -227,9 +241,9 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
     assert set(answer) == set(schemas["LibreTranslateAnswer"]["properties"])
     language = service.client.get("/languages").json()[0]
     assert set(language) == set(schemas["LanguageAnswer"]["properties"])
-    answer = service.translate("ODD", n_best=1, scores=True, alignment=True).json()
+    answer = service.translate("ODD\na {b}", n_best=1, scores=True, alignment=True).json()
     assert set(answer) == set(schemas["TranslateAnswer"]["properties"])
-    line = answer["translations"][0]
+    line = answer["translations"][1]
     assert set(line) == set(schemas["TranslationAnswer"]["properties"])
     card = service.client.get("/models").json()["models"][0]
     assert set(card) == set(schemas["Card"]["properties"])

@@ -164,6 +164,25 @@ def test_another_translation_is_chosen(opened):
     is_translated(page, "NO! RUNS. DOG A HERE. IS IT 2")
 
 
+def test_what_was_lost_is_marked_and_told(opened):
+    page = opened(width=360)
+    write(page, "Hello {name} there. A dog")
+    marked = "#translation .warned"
+    page.until(f"document.querySelectorAll('{marked}').length === 1")
+    mark = page.run(f"getComputedStyle(document.querySelector('{marked}'), '::after').content")
+    assert "⚠" in mark and "⚠" not in page.text("#translation")
+    told = page.run(f"document.querySelector('{marked}').title").split("\n")
+    assert told[0] == "Tag or placeholder: {name} is missing."
+    page.click(marked)
+    page.until("document.querySelectorAll('#others .warning').length > 0")
+    assert page.texts("#others .warning") == told
+    assert page.run("document.documentElement.scrollWidth") == 360
+    page.run("document.querySelector('#language').click()")
+    page.until(
+        f"document.querySelector('{marked}').title.startsWith('标记或占位符：缺少 {{name}}。')"
+    )
+
+
 def test_everything_can_be_reached_by_the_keyboard(opened):
     page = opened()
     page.run("document.querySelector('#source').focus()")

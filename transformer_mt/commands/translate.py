@@ -15,7 +15,10 @@ formats of lines, all with one line for each line of the input:
          again, without the source. A tab or an end of line in a text becomes a space
   jsonl  `{"source", "source_pieces", "source_parts", "outputs": [{"text", "score", "log_prob",
          "pieces", "parts", "alignment"}, ...]}`, with the best output first. Pieces are subwords.
-         Parts are what was translated by itself: each sentence, unless --no-split-sentences
+         Parts are what was translated by itself: each sentence, unless --no-split-sentences.
+         With --warnings or --strict, there are also "protected_by" (how protected spans came into
+         the translation: by the search, by the word alignment, by cutting the line, or null) and
+         "warnings": [{"kind", "what"}, ...]
 
 The score is log_prob, the natural logarithm of the probability, divided by the length penalty.
 
@@ -23,6 +26,19 @@ An alignment consists of pairs i-j of a source word i and a target word j, both 
 word of the translation is paired with the source word that it attends to most. Words are separated
 by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, each piece counts as a
 word.
+
+--warnings compares each translation with its source, and writes what was lost or looks wrong. With
+--strict, a loss in any line gives the exit code 6. The first three kinds of warnings are losses.
+
+kinds of warnings:
+  span         a protected span (a tag, a placeholder, ...; see data.protect in the recipe) is
+               missing, there too often, new, or in the wrong order
+  number       a number is missing, changed or new
+  empty        the source has text, and the translation has none
+  punctuation  the sentence ends with another kind of mark
+  length       much shorter or much longer than the source
+  repetition   words are repeated that the source does not repeat
+  copied       the source itself, not translated
 
 examples:
   python -m transformer_mt translate runs/demo in.txt out.txt
@@ -44,6 +60,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +75,7 @@ from transformer_mt.commands.translating import (
     translating,
     written,
 )
+from transformer_mt.commands.warnings_file import warnings_file
 from transformer_mt.decoding import output
 from transformer_mt.decoding.lines import (
     WINDOW,
@@ -137,6 +155,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         alignment="also write which words of source and translation belong together; needs "
         "--format tsv or jsonl",
     )
+    arguments.add_files(
+        parser,
+        terms="a list of terms whose translations are given, explained below",
+        warnings="a file for what was lost or looks wrong in the translations, explained below: "
+        "columns line, kind and what, with tabs between them",
+    )
+    arguments.add_switches(
+        parser,
+        strict="end with the exit code 6 if something was lost: a protected span, a number or a "
+        "whole line. All translations are written all the same",
+    )
     group = parser.add_argument_group("options for documents")
     arguments.add_switches(
         group, all="translate all of a document, even what has a finished translation"
@@ -157,8 +186,9 @@ def run(options: argparse.Namespace) -> None:
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     read: dict[str, Path | int | None] = {"stdin": 0} if source is None else {"--input": source}
-    read |= {"--prefix": prefix, **numbered("--memory", options.memory)}
-    require_safe_outputs({**written(target), "--memory-report": options.memory_report}, read)
+    read |= {"--prefix": prefix, "--terms": options.terms, **numbered("--memory", options.memory)}
+    outputs = {"--memory-report": options.memory_report, "--warnings": options.warnings}
+    require_safe_outputs({**written(target), **outputs}, read)
     if source is not None and formats.is_document(source, options.columns):
         translate_document.run(options)
         return
@@ -166,6 +196,7 @@ def run(options: argparse.Namespace) -> None:
         if getattr(options, name):
             raise UsageError(f"--{name}: {source or 'the standard input'} is read as lines of text")
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
+    asked += ["constraints"] * (options.terms is not None)
     spec = find_engine(options, options.model_dir, *asked)
     n_best = spec.config.decoding.n_best
     has_prompt = wants_prompt(options) and not options.resume and not options.memory
@@ -183,9 +214,11 @@ def run(options: argparse.Namespace) -> None:
         )
     if options.resume and options.memory_report is not None:
         raise UsageError("--memory-report: with --resume, lines that are done are not looked up")
-    memory = memories.read(options, (spec.config.data.source_lang, spec.config.data.target_lang))
+    languages = spec.config.data.source_lang, spec.config.data.target_lang
+    memory = memories.read(options, languages)
+    own_terms = None if options.terms is None else terms.read(options.terms, languages)
     if has_prompt:
-        prompt(spec, options.format, options.alignment)
+        prompt(spec, options.format, options.alignment, own_terms)
         return
     text, prefixes = contents(source, prefix)
     is_file = text is not None
@@ -195,6 +228,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("--resume: --input and --output must be files, and so must --prefix")
 
     with contextlib.ExitStack() as stack:
+        warnings = stack.enter_context(warnings_file(options.warnings, options.strict))
         write_line: Callable[[str], object]
         done, flush = 0, lambda: None
         if can_resume:
@@ -202,9 +236,11 @@ def run(options: argparse.Namespace) -> None:
                 **made_from(spec),
                 "--format": options.format,
                 "--alignment": options.alignment,
+                "--warnings": (options.format == "jsonl" and warnings is not None) or None,
                 "input": text.sha256,
                 "--prefix": prefixes and prefixes.sha256,
                 "--memory": None if memory is None else memory.sha256,
+                "--terms": None if options.terms is None else content_of(options.terms).sha256,
             }
             file = stack.enter_context(resumable_file(target, settings, WINDOW, options.resume))
             write_line, done = file.write_line, file.lines
@@ -222,23 +258,31 @@ def run(options: argparse.Namespace) -> None:
             descriptor = sys.stdin.fileno() if source is None else os.open(source, os.O_RDONLY)
             windows = arriving(descriptor, str(source or "stdin"))
         total = text and text.line_count
-        translator, bar = stack.enter_context(translating(spec, "translating", total, done))
+        found, bar = stack.enter_context(translating(spec, "translating", total, done))
+        translator = found.with_settings(spec.config.decoding, terms=own_terms)
         lines = _lines(windows, source, prefix, done, flush)
         recall = None
         if memory is not None:
             report = stack.enter_context(memories.reporting(options.memory_report))
             recall = memories.Recall(memory, report, done + 1)
             lines = recall.without_known(lines)
+        if warnings is not None and done:  # those of the lines that were written before
+            both = input_lines(file.written()), islice(input_lines(source), done)
+            for number, (old, line) in enumerate(zip(*both, strict=True), 1):
+                best = output.best_in(old, options.format)
+                warnings.add(number, translator.check_of(line)(best))
         translations = translator.stream(
             lines,
             finished=bar.update,
             need_alignment=options.alignment,
             first=done + 1,
         )
-        as_text = output.formatter(options.format, n_best)
-        for translation in translations:
+        as_text = output.formatter(options.format, n_best, warnings is not None)
+        for number, translation in enumerate(translations, done + 1):
             known = recall.next() if recall else None
             write_line(as_text(translation) if known is None else known)
+            if warnings is not None and known is None:
+                warnings.add(number, translation.warnings)
     if recall:
         say(f"lines taken from the memory: {report.counts[EXACT]:,}{report.similar}")
 
@@ -263,12 +307,17 @@ def _lines(
 
 def wants_prompt(options: argparse.Namespace) -> bool:
     """Whether there is a prompt: the command reads from a terminal, and writes to one."""
-    return options.input is options.output is options.prefix is None and all(
-        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+    files = options.input, options.output, options.prefix, options.warnings
+    return (
+        not options.strict
+        and files == (None,) * len(files)
+        and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     )
 
 
-def prompt(spec: EngineSpec, format: str, need_alignment: bool) -> None:
+def prompt(
+    spec: EngineSpec, format: str, need_alignment: bool, terms: Iterable[Term] | None = None
+) -> None:
     """Translates what is typed, until Ctrl-D or a second Ctrl-C.
 
     Python's `readline` edits the line and keeps the history of the session. No file of it is
@@ -276,6 +325,7 @@ def prompt(spec: EngineSpec, format: str, need_alignment: bool) -> None:
 
     Args:
         format: a name in `output.FORMATS`. With "plain", alternatives are shown with their scores.
+        terms: those whose translations are given.
 
     Raises:
         Interrupted: Ctrl-C was pressed twice in a row, or another signal arrived.
@@ -291,7 +341,8 @@ def prompt(spec: EngineSpec, format: str, need_alignment: bool) -> None:
     say(f"loading {spec.folder} ...")
     # One process is as fast as several, because sentences come one at a time.
     spec = replace(spec, threads=1)
-    with translator_of(spec) as translator:
+    with translator_of(spec) as found:
+        translator = found.with_settings(spec.config.decoding, terms=terms)
         say("Type a sentence and press Enter. Ctrl-D ends the program, and :help shows more.")
         session = _Session(spec, translator, format, need_alignment)
         is_interrupted = False

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 
 from transformer_mt.commands import memories
 from transformer_mt.commands.translating import find_engine, opened, translating
+from transformer_mt.commands.warnings_file import warnings_file
+from transformer_mt.data import terms
 from transformer_mt.decoding import documents
+from transformer_mt.decoding.lines import in_windows
+from transformer_mt.decoding.output import Line
 from transformer_mt.export import registry
 from transformer_mt.formats import registry as formats
 from transformer_mt.utils.console import say, warn
@@ -25,7 +29,8 @@ def run(options: argparse.Namespace) -> None:
     _require_possible(options)
     if target is not None and is_replaceable(target):
         formats.require_alike(source, target)
-    spec = find_engine(options, options.model_dir)
+    asked = [] if options.terms is None else ["constraints"]
+    spec = find_engine(options, options.model_dir, *asked)
     config = spec.config
     if config.decoding.n_best > 1:
         raise UsageError(f"--n-best {config.decoding.n_best}: a document has one translation")
@@ -34,15 +39,28 @@ def run(options: argparse.Namespace) -> None:
     for difference in documents.other_languages(document, languages):
         warn(f"{source}: {difference}")
     memory = memories.read(options, languages)
+    own_terms = None if options.terms is None else terms.read(options.terms, languages)
     protect = documents.protected_in_documents(config)
     spec = registry.with_decoding(spec, {"protect": protect})
 
     def translate(lines: Mapping[str, str]) -> list[str]:
-        with translating(spec, "translating", len(lines)) as (translator, bar):
+        with translating(spec, "translating", len(lines)) as (found, bar):
             settings, named = spec.config.decoding, documents.naming_units(warn, lines)
-            return translator.with_settings(settings, warn=named).translate(list(lines), bar.update)
+            translator = found.with_settings(settings, warn=named, terms=own_terms)
+            texts = []
+            windows = in_windows(map(Line, lines))
+            translations = translator.stream(windows, finished=bar.update)
+            for unit, translation in zip(lines.values(), translations, strict=True):
+                texts.append(translation.text)
+                if warnings is not None:
+                    warnings.add(unit, translation.warnings)
+            return texts
 
-    with opened(target) as stream, memories.reporting(options.memory_report) as report:
+    with (
+        warnings_file(options.warnings, options.strict, "text") as warnings,
+        opened(target) as stream,
+        memories.reporting(options.memory_report) as report,
+    ):
         made_by = registry.model_name(spec.folder)
         found = documents.translate_document(
             document, translate, made_by, all=options.all, memory=memory

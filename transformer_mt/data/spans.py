@@ -161,6 +161,9 @@ class SpanFinder:
         if "placeholders" in self.settings:
             self._finders.append(("placeholders", _in_braces))
 
+    def __reduce__(self) -> tuple[type, tuple]:
+        return SpanFinder, (self.settings, tuple(self._ignored))
+
     def find(self, text: str) -> list[Span]:
         """The spans of a text, in order. They don't overlap: the one that begins first counts, and
         of those that begin together, the longest, or the one of the first class."""

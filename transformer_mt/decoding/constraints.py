@@ -144,19 +144,22 @@ class Constraints:
             elif self._all[place].after >= 0:
                 opened = opened[:-1]
             return State(met | 1 << place, opened, (), is_forced)
-        begun = []
+        begun: list[tuple[int, int, int]] = []
+        complete: list[int] = []
         first = ((place, form, 0) for place in self._phrases for form in self._forms(place))
         for place, form, count in (*state.begun, *first):
             ids = self._all[place].forms[form]
-            if ids[count] != i:
-                continue
-            if count + 1 < len(ids):
-                begun.append((place, form, count + 1))
-            elif met >> place & 1:
-                if self._all[place].is_once or self._all[place].is_forbidden:
-                    return None
-            else:
-                return State(met | 1 << place, opened, (), is_forced)
+            if ids[count] == i:
+                if count + 1 < len(ids):
+                    begun.append((place, form, count + 1))
+                else:
+                    complete.append(place)
+        # Of several constraints with the same form, each needs an occurrence of its own.
+        unmet = [place for place in complete if not met >> place & 1]
+        if unmet:
+            return State(met | 1 << unmet[0], opened, (), is_forced)
+        if any(self._all[place].is_once or self._all[place].is_forbidden for place in complete):
+            return None
         return State(met, opened, tuple(begun), is_forced)
 
     def _forms(self, place: int) -> range:

@@ -21,6 +21,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import NONE, Link, Words, word_count
 from transformer_mt.data.subword import Place, Subwords
 from transformer_mt.data.terms import Term, Terms
+from transformer_mt.decoding.checks import Warning, warnings_of
 from transformer_mt.decoding.engine import (
     AtOnce,
     Engine,
@@ -190,6 +191,18 @@ class LineTranslator:
             found.append(LinePart(segment.start, segment.end, text, segment.before))
         return found
 
+    def check_of(self, line: str) -> Callable[[str], list[Warning]]:
+        """Gives the warnings about texts as translations of a line; see `checks.warnings_of`."""
+        data = self._reader.config.data
+        return partial(
+            warnings_of,
+            line[self._reader.end_of_tags(line) :],
+            finder=self._reader.finder,
+            source_lang=data.source_lang,
+            target_lang=data.target_lang,
+            terms=self._reader.terms,
+        )
+
     def scores(
         self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
     ) -> Iterator[float]:
@@ -328,7 +341,8 @@ class LineTranslator:
             outputs = [replace(output, alignment=None, words=None) for output in outputs]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        return Translation(line, pieces, outputs, words if need_alignment else None, places, way)
+        source_words = words if need_alignment else None
+        return Translation(line, pieces, outputs, source_words, places, way, self.check_of(line))
 
     def _tagged(self, output: Output, reading: Reading, words: list[Place]) -> Output:
         """An output of a line without tags, with them."""

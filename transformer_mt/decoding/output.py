@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from transformer_mt.data import alignments
 from transformer_mt.data.alignments import Link
 from transformer_mt.data.subword import Place
+from transformer_mt.decoding.checks import Warning
 
 
 class Line(NamedTuple):
@@ -59,6 +60,11 @@ class Output:
     parts: list[Place] = field(default_factory=list)
 
 
+def unchecked(text: str) -> list[Warning]:
+    """No warnings: nothing is known of the line."""
+    return []
+
+
 @dataclass(frozen=True)
 class Translation:
     """The outputs for a line, best first. They are all different, except for those of sampling. An
@@ -74,6 +80,8 @@ class Translation:
         protected_by: how the protected spans of the line came into its outputs: by the search, by
             the word alignment ("alignment"), or because the line was cut at them ("cutting"). None
             if there are none.
+        check: gives the warnings about a text, such as that of an output, as the translation of the
+            line (see `checks.warnings_of`).
     """
 
     source: str
@@ -82,6 +90,13 @@ class Translation:
     source_words: list[Place] | None = None
     source_parts: list[Place] = field(default_factory=list)
     protected_by: str | None = None
+    check: Callable[[str], list[Warning]] = field(default=unchecked, repr=False, compare=False)
+
+    @cached_property
+    def warnings(self) -> list[Warning]:
+        """What was lost in the best output, or looks wrong in it. It is computed when it is asked
+        for."""
+        return self.check(self.text)
 
     @property
     def text(self) -> str:
@@ -139,17 +154,20 @@ def tsv(translation: Translation, n_best: int = 1) -> str:
     return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
 
 
-def jsonl(translation: Translation) -> str:
-    """An object with source, source_pieces, source_parts and outputs. Each output has text, score,
-    log_prob, pieces, parts and, if asked for, alignment. Parts are the texts that were translated
-    by themselves."""
+def jsonl(translation: Translation, with_warnings: bool = False) -> str:
+    """An object with source, source_pieces, source_parts and outputs and, if asked for,
+    protected_by and warnings. Each output has text, score, log_prob, pieces, parts and, if asked
+    for, alignment. Parts are the texts that were translated by themselves."""
     source = translation.source
-    values = {
+    values: dict[str, Any] = {
         "source": source,
         "source_pieces": translation.source_pieces,
         "source_parts": [source[start:end] for start, end in translation.source_parts],
         "outputs": [_values(output) for output in translation.outputs],
     }
+    if with_warnings:
+        values["protected_by"] = translation.protected_by
+        values["warnings"] = [warning._asdict() for warning in translation.warnings]
     text = json.dumps(values, ensure_ascii=False)
     return _LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -157,9 +175,22 @@ def jsonl(translation: Translation) -> str:
 FORMATS: dict[str, Callable[[Translation], str]] = {"plain": plain, "tsv": tsv, "jsonl": jsonl}
 
 
-def formatter(name: str, n_best: int) -> Callable[[Translation], str]:
-    """The function of one of FORMATS, for translations with up to `n_best` outputs."""
+def formatter(name: str, n_best: int, with_warnings: bool = False) -> Callable[[Translation], str]:
+    """The function of one of FORMATS, for translations with up to `n_best` outputs.
+
+    Args:
+        with_warnings: whether the format jsonl has them.
+    """
+    if name == "jsonl":
+        return partial(jsonl, with_warnings=with_warnings)
     return partial(tsv, n_best=n_best) if name == "tsv" else FORMATS[name]
+
+
+def best_in(line: str, name: str) -> str:
+    """The best translation in a line of one of FORMATS."""
+    if name == "jsonl":
+        return json.loads(line)["outputs"][0]["text"]
+    return line.split("\t")[1] if name == "tsv" else line
 
 
 def score(value: float) -> str:

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from transformer_mt.config import problems
+from transformer_mt.decoding.checks import KINDS, LOSSES
 from transformer_mt.serving.batching import Unavailable
 from transformer_mt.serving.models import Card
 from transformer_mt.utils.console import say
@@ -140,6 +141,15 @@ Places = Annotated[
 ]
 
 
+class WarningAnswer(BaseModel):
+    """What was lost in a translation, or looks wrong in it."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: str = Field(description=f"One of {', '.join(KINDS)}.")
+    what: str = Field(description="What it is, such as `{name} is missing`.")
+
+
 class OutputAnswer(BaseModel):
     """A translation of a line."""
 
@@ -150,6 +160,11 @@ class OutputAnswer(BaseModel):
     alignment: Alignment = None
     words: Places = None
     parts: Places = None
+    warnings: list[WarningAnswer] | None = Field(
+        None,
+        description="What was lost in the translation (kinds "
+        f"{', '.join(LOSSES)}) or looks wrong in it, if anything.",
+    )
 
 
 class TranslationAnswer(OutputAnswer):
@@ -157,6 +172,12 @@ class TranslationAnswer(OutputAnswer):
 
     source_words: Places = None
     source_parts: Places = None
+    protected_by: str | None = Field(
+        None,
+        description="How the protected spans of the line, such as tags, came into its "
+        "translations, if it has any: by the `search`, by the word `alignment`, or by `cutting` "
+        "the line at them.",
+    )
     outputs: list[OutputAnswer] | None = None
 
 
@@ -260,6 +281,9 @@ def answer(
     answers = [TranslationAnswer.model_validate(found) for found in translations]
     for own, found in zip(answers, translations, strict=True):
         own.parts = found.outputs[0].parts
+        for output in [own] if query.n_best is None else [own, *(own.outputs or [])]:
+            checked = map(WarningAnswer.model_validate, found.check(output.text))
+            output.warnings = list(checked) or None
     whole = "".join(own.text + end for own, end in zip(answers, ends, strict=True))
     return TranslateAnswer(
         model=model,

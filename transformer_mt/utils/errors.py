@@ -1,7 +1,8 @@
 """Errors, the exit code of each, and the message that describes it.
 
 Every command has the same exit codes: 0 done, 1 failed, 2 wrong config or arguments (including a
-file that does not exist), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (the terminal was lost).
+file that does not exist), 6 something was lost in translation (translate --strict), 130 Ctrl-C, 143
+SIGTERM, 129 SIGHUP (the terminal was lost).
 """
 
 import errno
@@ -19,6 +20,13 @@ class UsageError(UserError):
     """The config or an argument is wrong; nothing was written. Exit code 2."""
 
     exit_code = 2
+
+
+class Lost(UserError):
+    """Translations lack something that their sources have; all of them were written. Exit code
+    6."""
+
+    exit_code = 6
 
 
 class Interrupted(BaseException):

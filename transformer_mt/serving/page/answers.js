@@ -23,7 +23,7 @@ let whenAnswered = () => {};
 const parts = new Map(); // the sentences of each line: [{start, shift, text, before}]
 const guessed = new Set(); // the keys of lines whose sentences the server could not tell
 let finding = null; // stops the request for the sentences of lines
-// {text, alignment, words, source_words, outputs}, as in the server's answer, or {problem: Error}.
+// {text, alignment, words, source_words, warnings, outputs}, as in the server's answer, or {problem: Error}.
 const answers = new Map();
 const requests = new Set(); // those under way: {keys, stop}
 
@@ -98,8 +98,8 @@ async function findParts(texts) {
 }
 
 /** Replaces the translation of a sentence by one of its outputs. */
-export function choose(sentence, { text, alignment, words }) {
-  answers.set(keyOf(sentence.text), { ...answerOf(sentence), text, alignment, words });
+export function choose(sentence, { text, alignment, words, warnings }) {
+  answers.set(keyOf(sentence.text), { ...answerOf(sentence), text, alignment, words, warnings });
   whenAnswered();
 }
 

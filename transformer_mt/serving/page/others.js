@@ -1,7 +1,7 @@
 // The window with the other translations of a sentence, and with the way to its attention map.
 
 import { answerOf, card, choose } from "./answers.js";
-import { sentenceOf } from "./panes.js";
+import { sentenceOf, warningsOf } from "./panes.js";
 import { address, ask, Problem, translations } from "./server.js";
 import { difference, direction } from "./text.js";
 import { number, word } from "./words.js";
@@ -81,6 +81,7 @@ function fill(sentence, problem) {
     map.addEventListener("click", () => openMap(sentence));
     nodes.splice(1, 0, map);
   }
+  nodes.push(...warningsOf(answerOf(sentence)).map((text) => paragraph("warning", text)));
   if (problem) nodes.push(paragraph("problem", problem));
   if (outputs?.length > 1) {
     nodes.push(...outputs.map((output) => outputButton(sentence, output, text)));

@@ -3,6 +3,7 @@
 
 import { answerOf, card, lines, shownText } from "./answers.js";
 import { direction, inWords } from "./text.js";
+import { language, word } from "./words.js";
 
 const source = document.getElementById("source");
 const mirror = document.getElementById("mirror");
@@ -57,7 +58,7 @@ export function light(element) {
 
 function showLine(line, index) {
   const shown = line.sentences.flatMap((sentence) => [answerOf(sentence), shownText(sentence)]);
-  const parts = [line.indent, card, ...shown];
+  const parts = [line.indent, card, language, ...shown];
   const row = rows[index] ?? { element: document.createElement("p"), parts: [] };
   if (!rows[index]) {
     rows.push(row);
@@ -75,6 +76,10 @@ function showLine(line, index) {
   if (hasFocus) row.element.querySelector(place)?.focus();
 }
 
+/** What the server has found wrong with a translation, in sentences. */
+export const warningsOf = ({ warnings }) =>
+  (warnings ?? []).map(({ kind, what }) => word("warning", kind, what));
+
 function sentenceElement(sentence, line, number) {
   const answer = answerOf(sentence);
   if (answer && !answer.problem) {
@@ -83,6 +88,11 @@ function sentenceElement(sentence, line, number) {
     element.setAttribute("role", "button");
     element.setAttribute("aria-haspopup", "dialog");
     element.tabIndex = -1;
+    if (answer.warnings) {
+      // A description of the button: it is shown on hover, and read by screen readers.
+      element.title = warningsOf(answer).join("\n");
+      element.classList.add("warned");
+    }
     return element;
   }
   const element = document.createElement("span");

@@ -1,6 +1,26 @@
 // The words of the interface in English and in Chinese. A function takes the values that its text
 // contains, already formatted for the language.
 
+// What the kinds of warnings about a translation are about. The server says more in English.
+const KINDS = {
+  span: "Tag or placeholder",
+  number: "Number",
+  empty: "Nothing",
+  punctuation: "Mark at the end",
+  length: "Length",
+  repetition: "Repetition",
+  copied: "Not translated",
+};
+const CHINESE_KINDS = {
+  span: "标记或占位符",
+  number: "数字",
+  empty: "没有译文",
+  punctuation: "句末标点与原文不同",
+  length: "译文与原文的长度相差过大",
+  repetition: "译文中有不应有的重复",
+  copied: "原文未经翻译",
+};
+
 const ENGLISH = {
   title: "Translation",
   model: "Model",
@@ -37,6 +57,7 @@ const ENGLISH = {
   others_none: "The model has no other translation of this sentence.",
   others_wait: "Looking for other translations …",
   score_note: "The number is the model's score. The nearer to 0, the more likely it finds the text.",
+  warning: (kind, what) => `${KINDS[kind] ?? kind}: ${what}.`,
   map: "Attention map",
   map_note: "opens in a new tab",
   close: "Close",
@@ -104,6 +125,12 @@ const CHINESE = {
   others_none: "模型对这个句子没有其他译法。",
   others_wait: "正在查找其他译法…",
   score_note: "数字是模型的评分，越接近 0，模型认为译文越可能。",
+  warning: (kind, what) => {
+    const name = CHINESE_KINDS[kind] ?? kind;
+    if (kind !== "span" && kind !== "number") return `${name}。`;
+    const missing = what.replace(/^(.*) is missing$/s, "缺少 $1");
+    return `${name}：${missing.replace(/^(.*) is not in the source$/s, "原文中没有 $1")}。`;
+  },
   map: "注意力图",
   map_note: "在新标签页中打开",
   close: "关闭",
