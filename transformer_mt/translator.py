@@ -16,6 +16,7 @@ from typing import Any
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.config.problems import nearest
+from transformer_mt.data.terms import Term, parse
 from transformer_mt.decoding.documents import (
     TranslatedDocument,
     naming_units,
@@ -83,12 +84,19 @@ class Translator(LineTranslator):
         return cls(spec, spec.load())
 
     def translate(
-        self, lines: Iterable[str], finished: Finished = ignore, **settings: Any
+        self,
+        lines: Iterable[str],
+        finished: Finished = ignore,
+        *,
+        terms: Iterable[Sequence[str]] | None = None,
+        **settings: Any,
     ) -> list[str]:
         """The translation of each line. The translation of an empty line is empty.
 
         Args:
             finished: is called with the number of lines that have just been translated.
+            terms: how terms are translated, each as (term, translation, further forms ...). If the
+                last item is "forbidden", the translation is not used.
             settings: settings of decoding for this call, such as beam_size=1.
 
         Raises:
@@ -97,7 +105,8 @@ class Translator(LineTranslator):
                 asked for.
         """
         _require_known(self.translate, settings)
-        return [found.text for found in self._translations(lines, finished, False, settings)]
+        found = self._translations(lines, finished, False, terms, settings)
+        return [translation.text for translation in found]
 
     def translate_full(
         self,
@@ -105,16 +114,18 @@ class Translator(LineTranslator):
         finished: Finished = ignore,
         *,
         alignment: bool = False,
+        terms: Iterable[Sequence[str]] | None = None,
         **settings: Any,
     ) -> list[Translation]:
-        """As `translate`, with scores, subwords, and the n_best outputs of each line.
+        """As `translate`, with scores, subwords, warnings, and the n_best outputs of each line.
 
         Args:
+            terms: as in `translate`.
             alignment: whether to find which words belong together.
             settings: settings of decoding for this call, such as n_best=3.
         """
         _require_known(self.translate_full, settings)
-        return list(self._translations(lines, finished, alignment, settings))
+        return list(self._translations(lines, finished, alignment, terms, settings))
 
     def translate_document(
         self,
@@ -159,17 +170,23 @@ class Translator(LineTranslator):
         return found
 
     def _translations(
-        self, lines: Iterable[str], finished: Finished, alignment: bool, settings: dict[str, Any]
+        self,
+        lines: Iterable[str],
+        finished: Finished,
+        alignment: bool,
+        terms: Iterable[Sequence[str]] | None,
+        settings: dict[str, Any],
     ) -> Iterator[Translation]:
         if isinstance(lines, str):
             raise TypeError(
                 'expected a list of lines, as in translate(["A line."]), and not one str'
             )
         translator: LineTranslator = self
-        if settings or alignment:
+        if settings or alignment or terms is not None:
             decoding = config_file.with_changes(self._decoding, settings)
             registry.require_possible(self._spec, decoding, ["alignment"] if alignment else [])
-            translator = self.with_settings(decoding)
+            own_terms = None if terms is None else _parsed(terms)
+            translator = self.with_settings(decoding, terms=own_terms)
         windows = in_windows(map(Line, _checked(lines)))
         return translator.stream(windows, finished=finished, need_alignment=alignment)
 
@@ -185,6 +202,23 @@ class Translator(LineTranslator):
 
     scores.__doc__ = LineTranslator.scores.__doc__
     alignments.__doc__ = LineTranslator.alignments.__doc__
+
+
+def _parsed(terms: Iterable[Sequence[str]]) -> list[Term]:
+    """
+    Raises:
+        TypeError: a term is a str.
+        UsageError: a term has no translation.
+    """
+    found = []
+    for number, columns in enumerate(terms):
+        if isinstance(columns, str):
+            raise TypeError(f'terms[{number}]: expected ("term", "translation"), got one str')
+        try:
+            found.append(parse(columns))
+        except ValueError as error:
+            raise UsageError(f"terms[{number}]: {error}") from None
+    return found
 
 
 def _checked(lines: Iterable[str], name: str = "lines") -> Iterator[str]:

@@ -39,6 +39,12 @@ kinds of warnings:
   length       much shorter or much longer than the source
   repetition   words are repeated that the source does not repeat
   copied       the source itself, not translated
+  term         with --terms: the translation of a term is missing, or a forbidden one is there. This
+               is a loss too
+
+--terms is a file in TBX, or one whose lines have a term, a tab and its translation. Further columns
+are other forms of the translation, such as its plural; the model chooses one. If the last column is
+"forbidden", the translation is not used. Lines that begin with # are comments.
 
 examples:
   python -m transformer_mt translate runs/demo in.txt out.txt
@@ -58,7 +64,7 @@ import locale
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -76,6 +82,7 @@ from transformer_mt.commands.translating import (
     written,
 )
 from transformer_mt.commands.warnings_file import warnings_file
+from transformer_mt.data import terms
 from transformer_mt.decoding import output
 from transformer_mt.decoding.lines import (
     WINDOW,
@@ -93,7 +100,7 @@ from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import say, visible
 from transformer_mt.utils.errors import Interrupted, UsageError
-from transformer_mt.utils.files import is_replaceable
+from transformer_mt.utils.files import content_of, is_replaceable
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.line_translator import LineTranslator
@@ -316,7 +323,7 @@ def wants_prompt(options: argparse.Namespace) -> bool:
 
 
 def prompt(
-    spec: EngineSpec, format: str, need_alignment: bool, terms: Iterable[Term] | None = None
+    spec: EngineSpec, format: str, need_alignment: bool, own_terms: Iterable[terms.Term] | None
 ) -> None:
     """Translates what is typed, until Ctrl-D or a second Ctrl-C.
 
@@ -325,7 +332,7 @@ def prompt(
 
     Args:
         format: a name in `output.FORMATS`. With "plain", alternatives are shown with their scores.
-        terms: those whose translations are given.
+        own_terms: those whose translations are given.
 
     Raises:
         Interrupted: Ctrl-C was pressed twice in a row, or another signal arrived.
@@ -342,7 +349,7 @@ def prompt(
     # One process is as fast as several, because sentences come one at a time.
     spec = replace(spec, threads=1)
     with translator_of(spec) as found:
-        translator = found.with_settings(spec.config.decoding, terms=terms)
+        translator = found.with_settings(spec.config.decoding, terms=own_terms)
         say("Type a sentence and press Enter. Ctrl-D ends the program, and :help shows more.")
         session = _Session(spec, translator, format, need_alignment)
         is_interrupted = False

@@ -213,7 +213,9 @@ class Service:
         def translate(ticket: Ticket) -> str:
             settings = query.n_best, query.beam_size, query.alignment
             translations = model.translate(
-                lines, ticket, *settings, warn=lambda message, kind: warnings.append(message)
+                *(lines, ticket, *settings),
+                warn=lambda message, kind: warnings.append(message),
+                terms=query.own_terms(),
             )
             return requests.answer(query, model.name, ends, translations, warnings)
 

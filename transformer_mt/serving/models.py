@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import with_changes
+from transformer_mt.data.terms import Term
 from transformer_mt.decoding.documents import protected_in_documents
 from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.output import Line, LinePart, Translation
@@ -116,6 +117,7 @@ class ServedModel:
         alignment: bool = False,
         warn: Warn = lambda message, kind: None,
         in_document: bool = False,
+        terms: list[Term] | None = None,
     ) -> list[Translation]:
         """The translation of each line. It is that of the command `translate`. Several threads may
         call this.
@@ -125,6 +127,7 @@ class ServedModel:
             beam_size: the width of the beam (default: the model's, or n_best if that is more).
             alignment: whether outputs get their alignment.
             warn: is called with what is wrong with a line, as the command warns of it.
+            terms: those whose translations are given.
             in_document: whether the lines are those of a document, whose markup is protected.
 
         Raises:
@@ -137,7 +140,8 @@ class ServedModel:
             if value is not None and not 1 <= value <= widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
         settings = self._settings(n_best, beam_size, alignment, in_document)
-        translator = self._translator.with_settings(settings, partial(self.queue.run, ticket), warn)
+        run = partial(self.queue.run, ticket)
+        translator = self._translator.with_settings(settings, run, warn, terms)
         window = [Line(text) for text in lines]
         return list(translator.stream([window], need_alignment=alignment))
 

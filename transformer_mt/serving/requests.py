@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from transformer_mt.config import problems
+from transformer_mt.data.terms import Term, parse
 from transformer_mt.decoding.checks import KINDS, LOSSES
 from transformer_mt.serving.batching import Unavailable
 from transformer_mt.serving.models import Card
@@ -37,6 +38,8 @@ _LINE_END = re.compile(r"(\r\n|\r|\n)")
 WITH_ALIGNMENT = ("alignment", "words", "parts", "source_words", "source_parts")
 # The warnings of an answer.
 MOST_WARNINGS = 10
+# The terms of a request.
+MOST_TERMS = 2_000
 
 # A pair of numbers: a link between words, or the place of a word.
 Pair = tuple[int, int]
@@ -46,6 +49,8 @@ Text = Annotated[str, Field(min_length=0)]
 Line = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
 # A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
 Lines = Annotated[list[Line], Field(fail_fast=True)]
+# A term with its translation and the forms of that.
+Columns = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=20)]
 
 
 # The two forms of requests.
@@ -103,6 +108,25 @@ class TranslateQuery(Query):
         False, description="Whether to tell which words of source and translation belong together."
     )
     scores: bool = Field(False, description="Whether to tell the score of each translation.")
+    terms: list[Columns] | None = Field(
+        None,
+        max_length=MOST_TERMS,
+        description="How terms are translated: lists of a term, its translation, and further forms "
+        'of that. If the last item is "forbidden", the translation is not used.',
+    )
+
+    def own_terms(self) -> list[Term] | None:
+        """
+        Raises:
+            HTTPException: a term has no translation.
+        """
+        found = []
+        for number, columns in enumerate(self.terms or []):
+            try:
+                found.append(parse(columns))
+            except ValueError as error:
+                raise HTTPException(422, f"terms[{number}]: {error}") from None
+        return None if self.terms is None else found
 
 
 class PartsQuery(Query):

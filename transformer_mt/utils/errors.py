@@ -46,6 +46,7 @@ _EXTRAS = {
     **dict.fromkeys(("fastapi", "fastapi_offline", "prometheus_client", "uvicorn"), "serve"),
     "matplotlib": "report",
     "ctranslate2": "ctranslate2",
+    **dict.fromkeys(("markdown_it", "pyarrow", "rapidfuzz", "snowballstemmer"), "formats"),
 }
 # The place in the source of gloo that an error names. Gloo connects training processes on CPUs.
 _IN_GLOO = re.compile(r"\[[^\s\[\]]*gloo/[\w./]+\.(?:cc|h):\d+\]")
