@@ -29,8 +29,8 @@ COMMANDS = {
     "measures the speed of this computer.",
     "train": "Train the model that a recipe describes, or continue its training, and score it on "
     "the test set.",
-    "translate": "Translate text, of which each line gives one line of output, or documents such as "
-    "PO, XLIFF, Word and HTML.",
+    "translate": "Translate text, of which each line gives one line of output, or documents such "
+    "as PO, XLIFF, Word and HTML.",
     "augment": "Make synthetic pairs from existing models and text, to train on: back-translation, "
     "data diversification, and distillation.",
     "serve": "Serve models as a web page on which people translate, and as an HTTP service for "
