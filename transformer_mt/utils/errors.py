@@ -38,6 +38,7 @@ _EXTRAS = {
     **dict.fromkeys(("fastapi", "fastapi_offline", "prometheus_client", "uvicorn"), "serve"),
     "matplotlib": "report",
     "ctranslate2": "ctranslate2",
+    "snowballstemmer": "terms",
 }
 # The place in the source of gloo that an error names. Gloo connects training processes on CPUs.
 _IN_GLOO = re.compile(r"\[[^\s\[\]]*gloo/[\w./]+\.(?:cc|h):\d+\]")
