@@ -64,7 +64,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
         f"lines of the test set: {shown}{', ...' if len(terms) > EXAMPLES else ''}"
     )
     yield harness.table(HEADER, rows)
-    yield harness.machine()
+    yield harness.machine("paddlepaddle")
 
 
 def model_of(name: str) -> tuple[str, tuple[str, str]]:

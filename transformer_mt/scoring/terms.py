@@ -72,7 +72,7 @@ class TermChecker:
         self._terms = Terms(terms, source_lang)
         self._algorithm = STEMMERS.get(primary(self._target_lang))
         self._stemmer = _stemmer(self._algorithm) if self._algorithm else None
-        # Each of several metrics asks for the same lines, and the resampling asks again.
+        # Each metric asks for the same lines, and so does each paired test.
         self.counts = cache(self._counts)
         self._stemmed_term = cache(
             lambda term: replace(term, forms=tuple(map(self._stemmed, term.forms)))
