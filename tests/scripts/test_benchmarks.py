@@ -113,6 +113,8 @@ SMALL = {
          [["transformer_mt on a CPU", "plain operations", "to_static"]] * 2),
         ("serving", "{0}/model --source {0}/test.en --rounds 1 --seconds 1 --clients 1",
          [["1", "1"]]),
+        ("terms", "{0}/model --text {0}/train --test {0}/test --threads 1",
+         [["without the list", "with it", "references"]]),
         ("copying", " ".join(TINY), [["listed words", "listed words"]]),
         ("alignment", " ".join(["--steps 2", *TINY]),
          [["not guided", "by: diagonal", "by: alignment"]]),

@@ -199,6 +199,25 @@ def add_score_options(
     )
 
 
+def add_terms(parser: argparse._ActionsContainer, files: str) -> None:
+    """Adds the options of `translating.checker_of`, except --target-lang.
+
+    Args:
+        files: the option or argument that gives translations in files.
+    """
+    add_files(
+        parser,
+        terms="also tells how many terms of the source are translated as this list says: TBX, or "
+        "lines with a term, its translation, and further forms of that, with tabs between them",
+    )
+    add_values(
+        parser,
+        "LANG",
+        source_lang=f"the language of --source, for {files} with --terms (default: any language "
+        "with its script)",
+    )
+
+
 # ---- Types ----
 
 

@@ -12,6 +12,7 @@ a fixed seed: the numbers equal those of sacreBLEU's own command, sacrebleu.
 examples:
   python -m transformer_mt compare --reference test.de one.de two.de
   python -m transformer_mt compare --reference test.de --source test.en runs/a runs/b
+  python -m transformer_mt compare --reference test.de --source test.en --terms terms.tsv one two
   python -m transformer_mt compare --reference test.de --source test.en runs/a:step_500 runs/a \\
       --html comparison.html --json comparison.json
 """
@@ -22,7 +23,13 @@ import sys
 from pathlib import Path
 
 from transformer_mt.commands import arguments
-from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
+from transformer_mt.commands.translating import (
+    find_engine,
+    numbered,
+    read_terms,
+    read_together,
+    translate,
+)
 from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.reports.comparison import as_json, as_page, as_text
@@ -63,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = f"the metrics to compare, of {', '.join(METRICS)}. The first one decides"
     arguments.add_score_options(parser, tuple(METRICS), about)
+    arguments.add_terms(parser, "files")
+    arguments.add_values(
+        parser,
+        "LANG",
+        target_lang="the language of the translations, for files with --terms; it decides which "
+        "words have the same stem (default: any language with its script)",
+    )
     arguments.add_model_choice(parser, arguments.ONE_BEST)
 
 
@@ -98,10 +112,14 @@ def run(options: argparse.Namespace) -> None:
     if "bleu" in chosen:
         metrics.require_package_of(tokenize)
     groups = groupings(sources, references[0], options.training_text)
+    checker = None
+    if options.terms:
+        _, checker = read_terms(options, list(models.values()), sources, references[0])
+    tested = [*chosen, *(checker.metrics() if checker else ())]
     for name, spec in models.items():
         say(f"{name}: translating {count:,} lines")
         translations[name], _ = translate(spec, sources)
-    with progress(total=len(chosen) * len(TESTS), title="comparing", unit="tests") as bar:
+    with progress(total=len(tested) * len(TESTS), title="comparing", unit="tests") as bar:
         comparison = compare(
             # Bytes of a name that are not UTF-8 become U+FFFD.
             [(os.fsencode(name).decode("utf-8", "replace"), translations[name]) for name in names],
@@ -113,6 +131,7 @@ def run(options: argparse.Namespace) -> None:
             lowercase=options.lowercase,
             examples=options.examples,
             notes=filter(None, dict.fromkeys(map(metrics.note_for, configs))),
+            terms=checker,
             done=bar.update,
         )
     for warning in comparison.warnings:
@@ -153,7 +172,8 @@ def _require_consistent(options: argparse.Namespace, names: list[str]) -> None:
         raise UsageError(f"--examples: {options.examples}: give a whole number from 0 on")
     require_safe_outputs(
         {"--html": options.html, "--json": options.json},
-        {"--source": options.source, "--training-text": options.training_text}
+        {"--source": options.source, "--terms": options.terms}
+        | {"--training-text": options.training_text}
         | numbered("--reference", options.reference)
         | numbered("SYSTEM", map(Path, names)),
     )
@@ -161,6 +181,13 @@ def _require_consistent(options: argparse.Namespace, names: list[str]) -> None:
     for name in models:
         if not Path(split_model(name)[0]).is_dir():
             raise UsageError(f"{name}: there is no such file or model directory")
+    if options.terms and options.source is None:
+        raise UsageError("compare: --terms needs --source")
+    if (options.source_lang or options.target_lang) and (models or not options.terms):
+        raise UsageError(
+            "compare: --source-lang and --target-lang are for files with --terms; a model knows "
+            "its languages"
+        )
     if models and options.source is None:
         raise UsageError(
             f"compare: {models[0]} is a model. Give --source FILE, which it translates"

@@ -17,6 +17,7 @@ examples:
   python -m transformer_mt evaluate runs/a:last runs/b --source test.en --reference test.de
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --confidence
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --metrics bleu ter
+  python -m transformer_mt evaluate runs/a test.en test.de --terms terms.tsv --follow-terms
   python -m transformer_mt evaluate runs/multi30k test.en test.de --protocol lc.norm.tok
 """
 
@@ -27,9 +28,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from transformer_mt.commands import arguments
-from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
+from transformer_mt.commands.translating import (
+    find_engine,
+    numbered,
+    read_terms,
+    read_together,
+    translate,
+)
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
+from transformer_mt.data.terms import Term
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.scoring import metrics, systems
@@ -85,11 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_values(
         group,
         "LANG",
-        target_lang="the language of --hypothesis, such as ja, which decides the tokeniser "
-        "(default: it is guessed from the script of the reference)",
+        target_lang="the language of --hypothesis, such as ja, which decides the tokeniser, and "
+        "the stems of --terms (default: it is guessed from the script of the reference)",
     )
+    arguments.add_terms(group, "--hypothesis")
     arguments.add_switches(
         group,
+        follow_terms="the models also translate with the translations of --terms",
         confidence="also computes the 95 %% confidence interval of each score, by bootstrap "
         "resampling",
         groups="also shows the scores of lines of different length, and of lines with rare and "
@@ -111,11 +121,15 @@ def run(options: argparse.Namespace) -> None:
     references = [texts[path] for path in options.reference]
     sources = texts.get(options.source)
     # All models are found before the first one translates.
-    specs = [find_engine(options, name, n_best=1) for name in options.models]
+    asked = ["constraints"] if options.follow_terms else []
+    specs = [find_engine(options, name, *asked, n_best=1) for name in options.models]
     form = None
     if options.protocol == LC_NORM_TOK:
         form = lc_norm_tok(specs[0].config.data.target_lang if specs else options.target_lang)
         references = [list(map(form, reference)) for reference in references]
+    terms, checker = None, None
+    if options.terms:
+        terms, checker = read_terms(options, specs, sources, references[0])
     measures = systems.Measures(
         metrics=list(dict.fromkeys(options.metrics)),
         lowercase=options.lowercase,
@@ -123,9 +137,10 @@ def run(options: argparse.Namespace) -> None:
         comet=comet,
         groups=groupings(sources, references[0], options.training_text) if options.groups else {},
         sentences=options.sentences is not None,
+        terms=checker,
     )
     scored = (
-        _translated(options, specs, sources, form)
+        _translated(options, specs, sources, form, terms if options.follow_terms else None)
         if specs
         else _given(options, texts, references[0], form)
     )
@@ -182,6 +197,11 @@ def _require_consistent(options: argparse.Namespace) -> None:
         (models and options.source is None, "MODEL_DIR and --source belong together"),
         (files and options.output, "--output is for what MODEL_DIR translates"),
         (models and options.target_lang, "--target-lang is for --hypothesis; a model knows it"),
+        (models and options.source_lang, "--source-lang is for --hypothesis; a model knows it"),
+        (options.terms and options.source is None, "--terms needs --source"),
+        (options.source_lang and not options.terms, "--source-lang is for --terms"),
+        (options.follow_terms and not (options.terms and models),
+         "--follow-terms is for MODEL_DIR with --terms"),
         (len(models) > 1 and options.ensemble, "--ensemble goes together with one MODEL_DIR"),
         (len(models) + len(files) > 1 and options.sentences,
          "--sentences is for one MODEL_DIR or one --hypothesis"),
@@ -190,8 +210,9 @@ def _require_consistent(options: argparse.Namespace) -> None:
          f"--protocol {LC_NORM_TOK} includes lower-casing and a tokeniser of its own"),
         (is_tokenized and files and not options.target_lang,
          f"--protocol {LC_NORM_TOK} needs --target-lang, the language of the text, such as de"),
-        (is_tokenized and (options.groups or has_comet),
-         f"--groups and --metrics comet are for raw text, not for --protocol {LC_NORM_TOK}"),
+        (is_tokenized and (options.groups or options.terms or has_comet),
+         "--groups, --terms and --metrics comet are for raw text, not for "
+         f"--protocol {LC_NORM_TOK}"),
         (has_comet and not (options.comet_model and options.source),
          "--metrics comet needs --comet-model, the folder of a COMET model, and --source"),
     ):  # fmt: skip
@@ -200,7 +221,8 @@ def _require_consistent(options: argparse.Namespace) -> None:
     require_safe_outputs(
         {"--json": options.json, "--sentences": options.sentences}
         | numbered("--output", _outputs(options)),
-        {"--source": options.source, "--training-text": options.training_text}
+        {"--source": options.source, "--terms": options.terms}
+        | {"--training-text": options.training_text}
         | numbered("--hypothesis", files)
         | numbered("--reference", options.reference)
         | numbered("--comet-model", options.comet_model.rglob("*") if options.comet_model else []),
@@ -230,9 +252,16 @@ def _outputs(options: argparse.Namespace) -> list[Path | None]:
 
 
 def _translated(
-    options: argparse.Namespace, specs: list[EngineSpec], sources: list[str], form: Form
+    options: argparse.Namespace,
+    specs: list[EngineSpec],
+    sources: list[str],
+    form: Form,
+    terms: list[Term] | None,
 ) -> Iterator[systems.System]:
     """Translates with each of the models, and writes the translations to --output.
+
+    Args:
+        terms: those that the search is to follow.
 
     Raises:
         UsageError, UserError: anything wrong with a model.
@@ -250,7 +279,7 @@ def _translated(
         # A model of text in this form reads it and writes it.
         is_in_form = form is not None and DATASETS[data.dataset].is_lc_norm_tok
         text = list(map(lc_norm_tok(data.source_lang), sources)) if is_in_form else sources
-        hypotheses, seconds = translate(spec, text)
+        hypotheses, seconds = translate(spec, text, terms)
         if output is not None:
             output.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(output, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from transformer_mt import __version__
 from transformer_mt.commands.arguments import SETTINGS, flag
+from transformer_mt.data.terms import Term, read
 from transformer_mt.decoding.lines import in_windows, input_lines
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec, split_model
@@ -25,8 +26,10 @@ from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import progress, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import Content, atomic, content_of, lines
+from transformer_mt.utils.languages import written_like
 
 if TYPE_CHECKING:
+    from transformer_mt.scoring.terms import TermChecker
     from transformer_mt.translator import Translator
 
 Pairs = Iterator[tuple[str, str]]
@@ -123,14 +126,61 @@ def translating(
         yield translator, bar
 
 
-def translate(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
+def translate(
+    spec: EngineSpec, sources: list[str], terms: Iterable[Term] | None = None
+) -> tuple[list[str], float]:
     """Returns the translations of lines, and the seconds that they took, without the time to load
-    the model."""
+    the model.
+
+    Args:
+        terms: those that the search is to follow.
+    """
     with translating(spec, "translating", len(sources)) as (translator, bar):
+        if terms is not None:
+            translator = translator.with_settings(spec.config.decoding, terms=terms)
         translator.warm_up(spec.processes)
         started = time.perf_counter()
         hypotheses = translator.translate(sources, bar.update)
         return hypotheses, time.perf_counter() - started
+
+
+# ---- Terms ----
+
+
+def read_terms(
+    options: argparse.Namespace, specs: Sequence[EngineSpec], sources: list[str], target: list[str]
+) -> tuple[list[Term], TermChecker]:
+    """The list of --terms, and what checks translations by it.
+
+    Args:
+        specs: the models; their languages are those of the terms. Without one, --source-lang and
+            --target-lang give them, or else the scripts of the texts.
+        target: text in the target language.
+
+    Raises:
+        UsageError: there is no such file, or a language or a package is missing.
+        UserError: the file is damaged, or has no term that is in the sources.
+    """
+    from transformer_mt.scoring.terms import TermChecker  # imports sacreBLEU, which takes a second
+
+    path: Path = options.terms
+    if specs:
+        data = specs[0].config.data
+        languages = data.source_lang, data.target_lang
+    elif path.suffix.lower() == ".tbx" and not (options.source_lang and options.target_lang):
+        raise UsageError(f"--terms {path}: TBX needs --source-lang and --target-lang, such as de")
+    else:
+        languages = (
+            options.source_lang or written_like(sources),
+            options.target_lang or written_like(target),
+        )
+    terms = read(path, languages)
+    checker = TermChecker(terms, languages)
+    try:
+        checker.require_terms(sources)
+    except UserError as error:
+        raise UserError(f"--terms {path}: {error}") from None
+    return terms, checker
 
 
 # ---- Files that belong together line by line ----

@@ -3,17 +3,28 @@
 The result is printed, drawn and kept as JSON by `reports.comparison`.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt.scoring.groups import Group
-from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
+from transformer_mt.scoring.metrics import (
+    DEFAULT_METRICS,
+    Scores,
+    metric_of,
+    score,
+    sentence_scores,
+)
 from transformer_mt.scoring.significance import MetricComparison, caveats, paired_tests, verdict
 from transformer_mt.scoring.suspicions import merged, suspicions
 from transformer_mt.utils.languages import has_spaces_in
+
+if TYPE_CHECKING:
+    from transformer_mt.scoring.terms import TermChecker  # imports sacreBLEU, which takes a second
 
 # The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
 # have no n-gram of four words in common with their reference.
@@ -185,7 +196,7 @@ class Comparison:
         result = asdict(self)
         del result["spaces"]  # which is for showing the examples
         for metric in result["metrics"].values():
-            metric["higher_is_better"] = METRICS[metric.pop("key")].higher_is_better
+            metric["higher_is_better"] = metric_of(metric.pop("key")).higher_is_better
             metric["systems"] = dict(zip(self.systems, metric.pop("scores"), strict=True))
             for system in metric["systems"].values():
                 system["score"], system["ci"] = system.pop("value"), system.pop("margin")
@@ -203,6 +214,7 @@ def compare(
     lowercase: bool = False,
     examples: int = 5,
     notes: Iterable[str] = (),
+    terms: TermChecker | None = None,
     done: Callable[[], Any] = lambda: None,
 ) -> Comparison:
     """Compares each system with the first one.
@@ -217,6 +229,7 @@ def compare(
         metrics: keys of `METRICS`; the first one decides.
         examples: at most how many of the lines that got better, and of those that got worse.
         notes: what a reader of the scores has to know.
+        terms: also compares how well the systems follow these terms; needs `sources`.
         done: is called after each of `significance.TESTS` of each metric.
 
     Raises:
@@ -225,7 +238,11 @@ def compare(
     letters = [letter_of(number) for number in range(len(systems))]
     texts = [translations for _, translations in systems]
     lines = len(references[0])
-    tests = paired_tests(texts, references, tokenize, metrics, lowercase, done)
+    of_terms, term_notes = {}, []
+    if terms:
+        of_terms = {key: (own, [sources]) for key, own in terms.metrics().items()}
+        term_notes = [terms.scores(sources, texts[0]).note()]
+    tests = paired_tests(texts, references, tokenize, metrics, lowercase, done, of_terms)
     before, *others = (
         sentence_scores(text, references, tokenize, [SENTENCE_METRIC], lowercase)[SENTENCE_METRIC]
         for text in texts
@@ -284,7 +301,7 @@ def compare(
         systems=dict(zip(letters, (name for name, _ in systems), strict=True)),
         metrics={metric.key: metric for metric in tests},
         comparisons=comparisons,
-        notes=[*notes, *caveats(len(comparisons), lines)],
+        notes=[*notes, *term_notes, *caveats(len(comparisons), lines)],
         warnings=merged(suspicious),
     )
 

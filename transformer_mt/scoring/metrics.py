@@ -105,8 +105,12 @@ METRICS = {
     # sacreBLEU's own default for TER: upper and lower case are the same, whatever `lowercase` is.
     "ter": Metric("TER", "ter_signature", lambda library, *_: library.TER(), False),
 }
-# Is optional; `Comet` computes it.
-COMET = Metric("COMET", "comet_signature", None, digits=4)
+# These are optional; `Comet` and `terms.TermChecker` compute them.
+OPTIONAL = {
+    "comet": Metric("COMET", "comet_signature", None, digits=4),
+    "terms": Metric("Terms", "terms_signature", None, digits=1),
+    "terms_by_stem": Metric("Stems", "terms_by_stem_signature", None, digits=1),
+}
 # These are computed unless others are chosen.
 DEFAULT_METRICS = ("bleu", "chrf")
 # A BLEU below this comes from a few words that are right by chance. It says nothing about which of
@@ -119,8 +123,8 @@ MANY_LINES = 20_000
 
 
 def metric_of(key: str) -> Metric:
-    """Returns the metric of a key of `METRICS`, or of "comet"."""
-    return COMET if key == "comet" else METRICS[key]
+    """Returns the metric of a key of `METRICS` or `OPTIONAL`."""
+    return METRICS.get(key) or OPTIONAL[key]
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Scores:
     """The scores of a set of translations.
 
     Attributes:
-        values: the score per key of `METRICS` (or "comet") that was computed, from 0 to 100. TER
+        values: the score per key of `METRICS` or `OPTIONAL` that was computed, from 0 to 100. TER
             may be above 100.
         signatures: the signature per key of `METRICS`.
         length_ratio: the length of the hypotheses divided by that of the references, in BLEU's
@@ -211,16 +215,34 @@ def score(
     values, signatures, intervals, length_ratio = {}, {}, {}, None
     for key in metrics:
         computer = METRICS[key].made(tokenize, lowercase)
-        samples = BOOTSTRAP_SAMPLES if confidence else 1
-        result = computer.corpus_score(hypotheses, references, n_bootstrap=samples)
+        result, signatures[key], interval = corpus_score(
+            computer, hypotheses, references, confidence
+        )
         values[key] = result.score
-        signatures[key] = f"{result.name}|{computer.get_signature()}"
         if key == "bleu":
             length_ratio = result.ratio
-        if confidence:
-            # sacreBLEU offers the mean of the samples and half the interval's width only in these.
-            intervals[key] = (result._mean - result._ci, result._mean + result._ci)
+        if interval:
+            intervals[key] = interval
     return Scores(values, signatures, length_ratio, len(hypotheses), note, intervals)
+
+
+def corpus_score(
+    computer: Any, hypotheses: list[str], references: Sequence[list[str]], confidence: bool
+) -> tuple[Any, str, tuple[float, float] | None]:
+    """Computes one metric.
+
+    Args:
+        computer: has the interface of sacreBLEU's metrics.
+
+    Returns: its result, its signature, and the two ends of its 95 % confidence interval if they
+        were asked for.
+    """
+    samples = BOOTSTRAP_SAMPLES if confidence else 1
+    result = computer.corpus_score(hypotheses, references, n_bootstrap=samples)
+    signature = f"{result.name}|{computer.get_signature()}"
+    # sacreBLEU offers the mean of the samples and half the interval's width only in these.
+    ends = (result._mean - result._ci, result._mean + result._ci) if confidence else None
+    return result, signature, ends
 
 
 def sentence_scores(
@@ -248,7 +270,7 @@ def sentence_scores(
         computer = METRICS[key].made(tokenize, lowercase)
         computer.effective_order = True  # which only BLEU reads
         result[key] = [
-            computer.sentence_score(hypothesis, own).score
+            float(computer.sentence_score(hypothesis, own).score)  # an empty reference's TER is int
             for hypothesis, *own in zip(hypotheses, *references, strict=True)
         ]
     return result

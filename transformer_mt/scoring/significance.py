@@ -6,14 +6,14 @@ The first system is the baseline, with which every other one is compared. The te
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Metric
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Metric, metric_of
 
 # A p-value below this counts as a difference that is unlikely to be chance.
 SIGNIFICANCE = 0.05
@@ -82,7 +82,7 @@ class MetricComparison:
     """The scores of all systems in one metric, the baseline's first.
 
     Attributes:
-        key: of `METRICS`.
+        key: of `METRICS` or `OPTIONAL`.
         signatures: sacreBLEU's signature for each of `TESTS`.
         seed: of the random numbers of both tests; None if the environment variable SACREBLEU_SEED
             asks for another one each time.
@@ -97,7 +97,7 @@ class MetricComparison:
 
     @property
     def metric(self) -> Metric:
-        return METRICS[self.key]
+        return metric_of(self.key)
 
 
 def paired_tests(
@@ -107,6 +107,7 @@ def paired_tests(
     metrics: Sequence[str] = DEFAULT_METRICS,
     lowercase: bool = False,
     done: Callable[[], Any] = lambda: None,
+    others: Mapping[str, tuple[Any, Sequence[list[str]]]] | None = None,
 ) -> list[MetricComparison]:
     """Compares each system with the first one, in each metric.
 
@@ -119,18 +120,20 @@ def paired_tests(
         tokenize: the name of a tokeniser of sacreBLEU.
         metrics: keys of `METRICS`.
         done: is called after each of `TESTS` of each metric, which takes some seconds.
+        others: further metrics with the interface of sacreBLEU's, by their keys in `OPTIONAL`, each
+            with what it compares the translations with in place of the references.
     """
     from sacrebleu.significance import PairedTest  # which is slow to import
 
     # Its messages about progress would be printed if another library has set up logging.
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     named = [(str(number), system) for number, system in enumerate(systems)]
+    computers = {key: (METRICS[key].made(tokenize, lowercase), references) for key in metrics}
     comparisons = []
-    for key in metrics:
-        metric = METRICS[key].made(tokenize, lowercase)
+    for key, (metric, compared_with) in {**computers, **(others or {})}.items():
         signatures, samples, results = {}, {}, {}
         for test, short in TESTS.items():
-            paired = PairedTest(named, {key: metric}, references, short)
+            paired = PairedTest(named, {key: metric}, compared_with, short)
             signature_by_name, scores = paired()
             ((name, signature),) = signature_by_name.items()
             signatures[test], samples[test] = f"{name}|{signature}", paired.n_samples
@@ -138,7 +141,7 @@ def paired_tests(
             done()
         seed = paired._seed
         statistics = [
-            np.array(metric._extract_corpus_statistics(system, references), dtype="float32")
+            np.array(metric._extract_corpus_statistics(system, compared_with), dtype="float32")
             for system in systems
         ]
         resampled = _resampled_scores(metric, statistics, seed, samples["bootstrap"])
@@ -154,7 +157,7 @@ def paired_tests(
                 outside = len(ordered) // 40  # 2.5 % at each end, counted as sacreBLEU does
                 difference = Difference(
                     value=value,
-                    gain=value if METRICS[key].higher_is_better else -value,
+                    gain=value if metric_of(key).higher_is_better else -value,
                     interval=(float(ordered[outside]), float(ordered[-1 - outside])),
                     deviation=deviation,
                     bootstrap_p=p_values[0],

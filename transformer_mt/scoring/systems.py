@@ -1,15 +1,21 @@
 """The evaluation of systems: models that have translated a text, or files of translations."""
 
+from __future__ import annotations
+
 import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt.scoring.groups import Group, length_of
 from transformer_mt.scoring.metrics import METRICS, Comet, Scores, metric_of, score, sentence_scores
 from transformer_mt.utils.console import table
+
+if TYPE_CHECKING:
+    # It imports sacreBLEU, which takes a second.
+    from transformer_mt.scoring.terms import TermChecker, TermScores
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Measures:
         lowercase, confidence: as in `metrics.score`.
         groups: the groups of lines that are also scored by themselves, for each way to group them.
         sentences: whether each line is also scored by itself.
+        terms: also tells how well a system follows a list of terms.
     """
 
     metrics: Sequence[str]
@@ -48,6 +55,7 @@ class Measures:
     comet: Comet | None
     groups: dict[str, list[Group]]
     sentences: bool
+    terms: TermChecker | None = None
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,16 @@ class Evaluation:
 
     Attributes:
         groups: the scores of the groups by their names, for each way to group the lines.
-        sentences: the scores of each line per metric, if they were asked for.
+        sentences: the scores of each line per metric, and its counts of terms, if they were asked
+            for.
+        terms: None if there is no list of terms.
     """
 
     system: System
     scores: Scores
     groups: dict[str, dict[str, Scores]]
-    sentences: dict[str, list[float]]
+    sentences: dict[str, Sequence[float]]
+    terms: TermScores | None
 
     @property
     def lines_per_second(self) -> float | None:
@@ -80,10 +91,11 @@ class Evaluation:
             kind: [{"name": name, **scores.as_dict()} for name, scores in scored.items()]
             for kind, scored in self.groups.items()
         }
-        return result | ({"groups": groups} if groups else {})
+        terms = {"terms": self.terms.as_dict()} if self.terms else {}
+        return result | terms | ({"groups": groups} if groups else {})
 
     def __str__(self) -> str:
-        text = str(self.scores)
+        text = "\n".join([str(self.scores), *([str(self.terms)] if self.terms else [])])
         if self.system.seconds is not None:
             text += f"\n  {self.lines_per_second:,.1f} lines/s: {self.system.seconds:.1f} s, "
             text += "loading not counted"
@@ -99,7 +111,7 @@ def evaluate(
     """Scores the translations of a system.
 
     Args:
-        sources: only COMET needs them.
+        sources: only COMET and terms need them.
         references: one or several sets of references, each with one line per hypothesis.
 
     Raises:
@@ -122,16 +134,18 @@ def evaluate(
         )
         return comet.added_to(scores, lines.of(of_comet["comet"])) if comet else scores
 
-    sentences = {}
+    terms = measures.terms.scores(sources, system.hypotheses) if measures.terms else None
+    sentences: dict[str, Sequence[float]] = {}
     if measures.sentences:
         texts = system.hypotheses, references, system.tokenize
-        sentences = sentence_scores(*texts, keys, measures.lowercase) | of_comet
+        sentences |= sentence_scores(*texts, keys, measures.lowercase) | of_comet
+        sentences |= terms.columns() if terms else {}
     groups = {
         kind: {group.name: scores_of(group) for group in groups}
         for kind, groups in measures.groups.items()
     }
     everything = Group("", list(range(len(system.hypotheses))))
-    return Evaluation(system, scores_of(everything), groups, sentences)
+    return Evaluation(system, scores_of(everything), groups, sentences, terms)
 
 
 def as_text(evaluations: list[Evaluation]) -> Iterator[str]:
@@ -150,8 +164,11 @@ def as_text(evaluations: list[Evaluation]) -> Iterator[str]:
 
 
 def numbers(evaluation: Evaluation) -> str:
-    """Returns the scores alone, separated by tabs."""
-    return "\t".join(f"{value:.4f}" for value in evaluation.scores.values.values())
+    """Returns the scores alone, separated by tabs, and then the accuracies of terms."""
+    values = evaluation.scores.values
+    if evaluation.terms:
+        values = values | evaluation.terms.accuracies.values
+    return "\t".join(f"{value:.4f}" for value in values.values())
 
 
 def _side_by_side(evaluations: list[Evaluation]) -> Iterator[str]:
@@ -164,6 +181,8 @@ def _side_by_side(evaluations: list[Evaluation]) -> Iterator[str]:
         notes |= dict.fromkeys(one.scores.notes())
     yield from table(rows)
     yield from (f"  {note}" for note in notes)
+    if evaluations[0].terms:
+        yield from table([[one.system.name, str(one.terms)] for one in evaluations], "<<")
 
 
 def _header(scores: Scores, *last: str) -> list[str]:
@@ -181,7 +200,7 @@ _SEPARATORS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def sentence_table(
-    scores: dict[str, list[float]],
+    scores: dict[str, Sequence[float]],
     sources: list[str] | None,
     hypotheses: list[str],
     references: Sequence[list[str]],
@@ -194,7 +213,7 @@ def sentence_table(
     Separators in the texts become spaces. A text with double quotes is written as spreadsheets do.
 
     Args:
-        scores: the scores of the lines per metric.
+        scores: the scores of the lines per metric; whole numbers are shown as they are.
         sources: None leaves the cells of the source empty.
         spaces: whether spaces separate the words of the source. Without them, its length is in
             characters.
@@ -208,7 +227,8 @@ def sentence_table(
         source = "" if sources is None else sources[index]
         texts = [source, hypothesis, *(reference[index] for reference in references)]
         length = "" if sources is None else length_of(source, spaces)
-        numbers = [f"{values[index]:.4f}" for values in scores.values()]
+        own = [values[index] for values in scores.values()]
+        numbers = [str(value) if isinstance(value, int) else f"{value:.4f}" for value in own]
         cells = [_SEPARATORS.sub(" ", text) for text in texts]
         writer.writerow([index + 1, length, *numbers, *cells])
     return file.getvalue()
