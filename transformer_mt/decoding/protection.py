@@ -43,13 +43,13 @@ def symbol_constraints(ids: Iterable[int], subwords: Subwords) -> tuple[Constrai
     return tuple(found)
 
 
-def spelled(text: str, subwords: Subwords) -> tuple[tuple[int, ...], ...]:
-    """The ways to write a text with the subwords of the target: as a word, and within one. Empty if
-    it has a character that these lack."""
+def spelled(text: str, subwords: Subwords, is_within: bool = True) -> tuple[tuple[int, ...], ...]:
+    """The ways to write a text with the subwords of the target: at the start of a word and, if
+    asked for, within one. Empty if it has a character that these lack."""
     target = subwords.target
     forms = [
         tuple(ids)
-        for ids in (target.encode(text), target.encode_within(text))
+        for ids in (target.encode(text), *([target.encode_within(text)] if is_within else []))
         if ids and target.unk not in ids and target.decode(ids).strip() == text
     ]
     return tuple(dict.fromkeys(forms))

@@ -14,7 +14,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has_symbols, symbol_ids
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
-from transformer_mt.data.terms import Terms
+from transformer_mt.data.terms import Term, Terms
 from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.protection import Original, spelled, symbol_constraints
@@ -476,17 +476,22 @@ class LineReader:
         of occurrences. A form that the model can't write is left out."""
         if self.terms is None or segment.first:  # the rest of a word that was cut
             return ()
-        found = []
         text = line[segment.start : segment.end]
-        for term in dict.fromkeys(own.term for own in self.terms.find(text)):
-            ids: list[tuple[int, ...]] = []
-            for form in term.forms:
-                ids += spelled(form, self.subwords)
-                if not term.is_forbidden or form[:1].islower():  # at the start of a sentence
-                    ids += spelled(form[:1].upper() + form[1:], self.subwords)
+        # Whether something is before a term in the source, as a quotation mark is. Otherwise its
+        # translation begins a word, because within one it would be a part of another word.
+        is_within: dict[Term, bool] = {}
+        for start, _, term in self.terms.find(text):
+            is_after = text[:start][-1:].strip() != "" or not has_spaces(
+                self.config.data.target_lang
+            )
+            is_within[term] = is_within.get(term, term.is_forbidden) or is_after
+        found = []
+        for term, within in is_within.items():
+            # At the start of a sentence, a form has a capital letter.
+            texts = (own for form in term.forms for own in (form, form[:1].upper() + form[1:]))
+            ids = dict.fromkeys(i for own in texts for i in spelled(own, self.subwords, within))
             if ids:
-                forms = tuple(dict.fromkeys(ids))
-                found.append(Constraint(forms, is_forbidden=term.is_forbidden))
+                found.append(Constraint(tuple(ids), is_forbidden=term.is_forbidden))
         return tuple(found)
 
     def _warn_of_unknown(self, text: str, ids: list[int], line: int) -> None:
