@@ -23,6 +23,15 @@ training: {max_steps: 10}
 # Options that do not go together, and how each problem that is told begins.
 CLASHES = {
     "model: {copying: true}\nsubword: {joint: false}": ["model.copying: True: needs subword.joint"],
+    "data: {root: text, source_lang: en, target_lang: de, protect: [tags]}\n"
+    "subword: {type: word}\nguided_attention: {by: alignment, alignments: a}": [
+        "data.protect: ['tags']: needs subword.type: bpe or unigram or char",
+        "data.protect: ['tags']: needs guided_attention.by: null or diagonal",
+        "guided_attention.by: 'alignment': needs subword.type",
+    ],
+    "data: {root: text, source_lang: en, target_lang: de, drop_unmatched: true}": [
+        "data.drop_unmatched: True: needs data.protect"
+    ],
     "model: {copying: true, non_autoregressive: end}": [
         "model.non_autoregressive: 'end': needs model.copying: false"
     ],
