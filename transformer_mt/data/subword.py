@@ -40,6 +40,8 @@ TRAINING_LINES = {"bpe": 500_000, "unigram": 250_000, "char": 500_000, "word": 5
 T = TypeVar("T")
 # Characters of a text, [start, end).
 Place = tuple[int, int]
+# The marks that end a sentence.
+FINAL_MARKS = ".!?…:。！？："
 # How SentencePiece writes a space.
 SPACE = "\u2581"
 
@@ -103,6 +105,11 @@ class Vocabulary(Protocol):
 
     def content(self) -> bytes:
         """Returns everything that defines the vocabulary: equal content encodes equally."""
+
+    @property
+    def final_marks(self) -> frozenset[int]:
+        """The ids of the marks that end a sentence."""
+        return frozenset()
 
     @property
     def user_symbols(self) -> dict[str, int]:
@@ -170,6 +177,11 @@ class SentencePieceVocabulary(Vocabulary):
             number = self.user_symbols.get(part)
             ids += self._unspaced.encode(part, **options) if number is None else [number]
         return ids
+
+    @cached_property
+    def final_marks(self) -> frozenset[int]:
+        ids = map(self._processor.piece_to_id, FINAL_MARKS)
+        return frozenset(ids) - {self.unk}
 
     @cached_property
     def user_symbols(self) -> dict[str, int]:

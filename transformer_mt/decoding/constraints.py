@@ -8,7 +8,7 @@ would otherwise lose against those that were not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,9 +208,12 @@ class ConstrainedSentence:
         width: the greatest number of hypotheses.
     """
 
-    def __init__(self, constraints: Sequence[Constraint], beam_size: int) -> None:
+    def __init__(
+        self, constraints: Sequence[Constraint], beam_size: int, final_marks: Container[int] = ()
+    ) -> None:
         self._rules = Constraints(constraints)
         self._beam_size = beam_size
+        self._final_marks = final_marks
         self._states = [self._rules.start]
         self.width = max(beam_size, self._rules.width)
 
@@ -253,15 +256,16 @@ class ConstrainedSentence:
             free += self._candidates(parent, state, own, left)
         free.sort(key=lambda one: -one.total)
         # What the constraints ask for: phrases at every place, and symbols where the model would
-        # end the output.
+        # end the output, or the sentence.
         bound: list[Candidate] = []
         for parent, state in opened:
             if rules.is_met(state):
                 continue
             asked = set(rules.continuing(state)) or set(rules.beginning(state))
-            others = [one.total for one in free if one.parent == parent]
-            must = options.left <= rules.needed(state)
-            must |= options.ends[parent] > max(others, default=-np.inf)
+            own_best = next((one for one in free if one.parent == parent), None)
+            must = own_best is None or options.left <= rules.needed(state)
+            if own_best is not None:
+                must |= options.ends[parent] > own_best.total or own_best.id in self._final_marks
             if must:
                 asked |= {*rules.may_follow(state), *rules.beginning(state)}
             own = {i: suggested[parent][i] for i in asked}
@@ -331,14 +335,20 @@ class ConstrainedBeam:
 
     Args:
         constraints: those of each sentence of the batch.
+        final_marks: the ids of the marks that end a sentence.
 
     Attributes:
         width: the greatest number of hypotheses of a sentence.
     """
 
-    def __init__(self, constraints: Sequence[Sequence[Constraint]], beam_size: int) -> None:
+    def __init__(
+        self,
+        constraints: Sequence[Sequence[Constraint]],
+        beam_size: int,
+        final_marks: Container[int] = (),
+    ) -> None:
         self._own = {
-            number: ConstrainedSentence(own, beam_size)
+            number: ConstrainedSentence(own, beam_size, final_marks)
             for number, own in enumerate(constraints)
             if own
         }

@@ -168,7 +168,9 @@ def _search_together(
     stepper = stepper_of(sentences)
     prefixes = [sentence.prefix for sentence in sentences]
     constraints = [one.constraints for one in sentences]
-    beam = ConstrainedBeam(constraints, settings.beam_size) if any(constraints) else None
+    beam = None
+    if any(constraints):
+        beam = ConstrainedBeam(constraints, settings.beam_size, target.final_marks)
     limits = limits_of(sentences, settings)
     may_loop = np.array([guards.has_loop(x.source) or guards.has_loop(x.prefix) for x in sentences])
     task = Task(*limits, prefixes, target.bos, target.eos, settings, beam, may_loop)
