@@ -336,6 +336,22 @@ def test_as_many_terms_as_the_server_takes(opened, models):
     assert page.text("#problem") is None
 
 
+def test_the_translation_before_other_terms_is_shown_until_the_new_one_is_there(opened, models):
+    page = opened("#text=A+dog.+Slow+cat.")
+    is_translated(page, "DOG. A CAT. SLOW")
+    models[0].held["Slow"] = held = threading.Event()
+    page.run("document.querySelector('#terms').open = true")
+    write_terms(page, "A = Ein")
+    assert models[0].began.acquire(timeout=30)
+    page.until("document.querySelectorAll('#translation .old').length === 2")
+    is_translated(page, "DOG. A CAT. SLOW")
+    write_terms(page, "Slow = Langsam")
+    assert models[0].began.acquire(timeout=30)
+    is_translated(page, "DOG. A CAT. SLOW")
+    held.set()
+    is_translated(page, "DOG. A CAT. Langsam")
+
+
 def test_without_a_model_that_follows_terms_there_is_no_field_for_them(opened, models):
     for model in models:
         model.card.terms = False

@@ -115,7 +115,9 @@ class TranslateQuery(Query):
         None,
         max_length=MOST_TERMS,
         description="How terms are translated: lists of a term, its translation, and further forms "
-        'of that. If the last item is "forbidden", the translation is not used.',
+        'of that. If the last item is "forbidden", the translation is not used. A model whose '
+        "`terms` in /models is false refuses this.",
+        examples=[[["cell", "Zelle", "Zellen"], ["box", "Kiste", "forbidden"]]],
     )
 
     def own_terms(self) -> list[Term] | None:
