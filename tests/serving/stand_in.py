@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from transformer_mt.data.spans import SpanFinder
+from transformer_mt.data.terms import Term, Terms
 from transformer_mt.decoding.checks import warnings_of
 from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving import server
@@ -42,7 +43,8 @@ FINDER = SpanFinder(["placeholders"])
 
 class StandIn:
     """Has the interface of ServedModel. Its translation of a line is the words in capitals and in
-    reverse order; the further outputs end in a number.
+    reverse order; the further outputs end in a number. A word that is a term has its translation,
+    and nothing keeps one that is forbidden away.
 
     Attributes:
         held: events by a word; a request with this word waits for the event.
@@ -72,6 +74,7 @@ class StandIn:
             n_best=4,
             alignment=True,
             attention=True,
+            terms=True,
             limits=CardLimits.of(Limits()),
         )
 
@@ -84,10 +87,13 @@ class StandIn:
         alignment=False,
         warn=None,
         in_document=False,
+        terms=None,
     ):
         if self.busy:
             self.busy -= 1
             raise RAISED["OVERLOADED"]
+        if terms is not None and not self.card.terms:
+            raise UsageError("terms: this engine can't write given terms")
         for line in lines:
             if line == "ODD":
                 warn("line 1: odd", "lines are odd")
@@ -97,7 +103,7 @@ class StandIn:
             for word, event in self.held.items():
                 if word in line:
                     self._wait(event, ticket)
-        return [self._translation(line, n_best or 1, alignment) for line in lines]
+        return [self._translation(line, n_best or 1, alignment, terms or []) for line in lines]
 
     def parts(self, lines: list[str]) -> list[list[LinePart]]:
         return [
@@ -118,9 +124,13 @@ class StandIn:
                 self.cancelled += 1
                 raise WorkerLost("the request was given up")
 
-    def _translation(self, line: str, n_best: int, alignment: bool) -> Translation:
+    def _translation(
+        self, line: str, n_best: int, alignment: bool, terms: list[Term]
+    ) -> Translation:
         found = places(line)
-        words = [line[slice(*place)].upper() for place in reversed(found)]
+        given = {term.source: term.forms[0] for term in terms if not term.is_forbidden}
+        texts = [line[slice(*place)] for place in reversed(found)]
+        words = [given.get(text, text.upper()) for text in texts]
         outputs = []
         for number in range(n_best if words else 1):
             text = " ".join([*words, str(number)] if number else words)
@@ -128,7 +138,14 @@ class StandIn:
             aligned = (links, places(text) if alignment else None, [(0, len(text))])
             outputs.append(Output(text, -0.3 - number / 4, -1.0, text.split(), *aligned))
         source_words = found if alignment else None
-        check = partial(warnings_of, line, finder=FINDER, source_lang="en", target_lang="de")
+        check = partial(
+            warnings_of,
+            line,
+            finder=FINDER,
+            source_lang="en",
+            target_lang="de",
+            terms=Terms(terms, "en"),
+        )
         way = "cutting" if FINDER.find(line) else None
         return Translation(line, line.split(), outputs, source_words, [(0, len(line))], way, check)
 

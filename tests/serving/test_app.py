@@ -82,6 +82,30 @@ def test_what_was_lost_stands_beside_its_translation(service):
     assert line["outputs"][1]["warnings"] == [{"kind": "number", "what": "1 is not in the source"}]
 
 
+def test_the_translations_of_terms_are_given(service):
+    terms = [["dog", "Hund", "Hunde"], ["cat", "CAT", "forbidden"]]
+    answer = service.translate("a dog\na cat", terms=terms)
+    assert answer.json()["translations"] == [
+        {"text": "Hund A"},
+        {"text": "CAT A", "warnings": [{"kind": "term", "what": "cat: CAT is forbidden"}]},
+    ]
+    # As many as a request may have, and as long.
+    most = [["dog", *["x" * 200] * 18, "forbidden"]] * 100
+    assert service.translate("a dog", terms=most).status_code == 200
+    assert service.translate("a dog", terms=[["dog", "Hund"]] * 2_000).status_code == 200
+    assert service.translate("a dog", terms=[]).json()["translations"] == [{"text": "DOG A"}]
+
+
+def test_a_model_that_cannot_follow_terms_says_so():
+    model = StandIn()
+    model.card.terms = False
+    with running(model) as service:
+        assert [card["terms"] for card in service.client.get("/models").json()["models"]] == [False]
+        answer = service.translate("a dog", terms=[["dog", "Hund"]])
+        assert answer.status_code == 422 and answer.json()["detail"].startswith("terms: ")
+        assert service.translate("a dog").status_code == 200
+
+
 def test_the_largest_request_is_read(service):
     lines = ['a,[{"\\' * 50] * 1_000
     assert len(service.translate(lines).json()["translations"]) == 1_000
@@ -119,6 +143,14 @@ def test_the_largest_request_is_read(service):
         (b"{" + b"".join(b'"k%d":1,' % n for n in range(999)) + b'"text": 1}', 422, "k0: unknown"),
         (b'{"text": "a", "model": "other"}', 422, "There are: demo"),
         (b'{"text": "WRONG"}', 422, "n_best: 99"),
+        (b'{"text": "a", "terms": "b"}', 422, "terms: expected a list of at most 2,000 terms"),
+        (b'{"text": "a", "terms": [["b"]]}', 422, "terms[0]: expected a term and its translation"),
+        (b'{"text": "a", "terms": [["b", "c"], ["", "d"]]}', 422, "terms[1]: expected a term"),
+        (b'{"text": "a", "terms": [["b", "c"], "d"]}', 422, "terms[1]: expected a list"),
+        (b'{"text": "a", "terms": [["b", 1]]}', 422, "terms[0]: expected a list of at most 20"),
+        (b'{"text": "a", "terms": [["b"' + b',"c"' * 20 + b"]]}", 422, "terms[0]: expected"),
+        (b'{"text": "a", "terms": [["b", "' + b"c" * 201 + b'"]]}', 422, "at most 200 characters"),
+        (b'{"text": "a", "terms": [' + b"[]," * 2_000 + b"[]]}", 422, "at most 2,000 terms"),
     ],
 )
 def test_what_is_wrong_is_named(service, body, status, message):

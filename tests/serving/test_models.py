@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
+from transformer_mt.data.terms import Term
 from transformer_mt.serving.batching import Limits, Ticket
 from transformer_mt.serving.models import serving
 from transformer_mt.utils.errors import UsageError
@@ -108,6 +109,16 @@ def test_more_outputs_than_the_beam_is_wide_widen_the_beam(model):
         ask(model, LINES[:1], n_best=4, beam_size=2)
 
 
+def test_terms_are_followed_whoever_else_asks(model):
+    assert model.card.terms
+    word = LINES[0].split()[1]
+    terms = [Term(word, ("Bahnhof",))]
+    with ThreadPoolExecutor(2) as pool:
+        plain, given = pool.map(lambda own: ask(model, LINES[:4], terms=own), [None, terms])
+    assert "Bahnhof" in given[0].text and "Bahnhof" not in plain[0].text
+    assert [t.text for t in plain] == [t.text for t in ask(model, LINES[:4])]
+
+
 def test_too_much_is_refused(model):
     for lines, problem in (
         (["a b " * 2000] * 3, "24,000 characters; a request may have 20,000"),
@@ -137,7 +148,9 @@ def test_an_export_is_served_without_paddle_and_says_what_it_was_trained_on(dire
         served = models["run-ctranslate2"]
         assert served.card.engine == "CTranslate2"
         assert (served.card.pairs, served.card.test.score) == (12345, 20.0)
-        assert not served.card.attention
+        assert not served.card.attention and not served.card.terms
+        with pytest.raises(UsageError, match="terms: CTranslate2's search can't"):
+            ask(served, LINES[:1], terms=[Term("dog", ("Hund",))])
         assert len(ask(served, LINES[:20])) == 20
         with pytest.raises(UsageError, match="does not give the weights"):
             served.attention_page("a", "b", Ticket())

@@ -241,6 +241,124 @@ def test_words_that_belong_together_are_lit(opened):
     page.until("document.querySelector('.lit')?.textContent === 'Yes!'")
 
 
+# ---- Terms ----
+
+
+def given(page):
+    """The terms of the last request for a translation."""
+    posts = [one for one in page.requests() if one["url"].endswith("/translate")]
+    return json.loads(posts[-1]["postData"]).get("terms")
+
+
+def write_terms(page, text):
+    page.run("document.querySelector('#terms-text').select()")
+    page.click("#terms-text")
+    page.run("document.querySelector('#terms-text').select()")
+    page.type(text)
+
+
+def test_terms_are_given_kept_and_named_if_they_cannot_be_read(opened, models, service, tmp_path):
+    models[2].card.terms = False
+    page = opened(width=360)
+    write(page, "A dog runs")
+    is_translated(page, "RUNS DOG A")
+    assert given(page) is None and page.text("#terms-text") is None
+    # The keyboard opens the section, and reaches the field.
+    page.run("document.querySelector('#terms summary').focus()")
+    page.key("Enter")
+    page.key("Tab")
+    assert page.run("document.activeElement.id") == "terms-text"
+    rows = ["# animals", "dog\tHund, m\tHunde\t", "cat = Katze, Katzen", "hat,Hut", "", "runs",
+            "A = A，forbidden", "=x", "x" * 201 + "=y", "a=" + ",".join(["b"] * 20)]  # fmt: skip
+    page.type("\n".join(rows))
+    is_translated(page, "RUNS Hund, m A")
+    terms = [["dog", "Hund, m", "Hunde"], ["cat", "Katze", "Katzen"], ["hat", "Hut"],
+             ["A", "A", "forbidden"]]  # fmt: skip
+    assert given(page) == terms
+    assert re.findall(r"Lines? [\d, ]+", page.text("#terms-wrong")) == ["Lines 6, 8", "Lines 9, 10"]
+    assert page.text("#terms-state") == "4 terms · 4 lines not read"
+    described = "document.querySelector('#terms-text').getAttribute('aria-describedby').split(' ')"
+    assert page.run(f"{described}.every((id) => document.getElementById(id))")
+    assert page.run("document.querySelector('#terms-text').labels.length") == 1
+    assert page.run("document.querySelector('#terms-text').ariaInvalid") == "true"
+    assert page.run("document.documentElement.scrollWidth") == 360
+    # What a translation has against them is marked.
+    told = "document.querySelector('#translation .warned').title.split('\\n')"
+    assert page.run(told)[-1] == "Term: A: A is forbidden."
+    page.run("document.querySelector('#language').click()")
+    page.until(f"{told}.at(-1) === '术语：A 不得译为 A。'")
+    assert page.text("#terms-state") == "4 个术语 · 4 行无法读取"
+    page.run("document.querySelector('#language').click()")
+    # Other translations and files follow them too.
+    page.tap("#translation [role=button]")
+    page.until("document.querySelectorAll('#others .output').length === 4")
+    assert page.texts("#others .output bdi")[0] == "RUNS Hund, m A" and given(page) == terms
+    page.key("Escape")
+    (tmp_path / "a.txt").write_text("the cat")
+    page.drop(tmp_path / "a.txt")
+    page.until("document.querySelectorAll('#files a:not([hidden])').length === 1")
+    assert downloaded(page, tmp_path, "a.de.txt") == "Katze THE"
+    # They stay, for their languages alone, and a model that cannot follow them does without.
+    page.reload()
+    page.until(READY)
+    assert page.run("document.querySelector('#terms-text').value") == "\n".join(rows)
+    choose = "model.value = '{}'; model.dispatchEvent(new Event('change'))"
+    page.run(choose.format("de_en"))
+    write(page, "A dog")
+    is_translated(page, "DOG A")
+    assert page.run("document.querySelector('#terms-text').value") == "" and given(page) is None
+    page.run(choose.format("en_ar"))
+    page.run("document.querySelector('#terms').open = true")
+    write_terms(page, "dog = كلب")
+    page.until("document.querySelector('#terms-wrong').textContent.includes('cannot follow')")
+    assert page.text("#terms-state") == "1 term not used"
+    write(page, "My dog")
+    is_translated(page, "DOG MY")
+    assert given(page) is None
+
+
+def test_as_many_terms_as_the_server_takes(opened, models):
+    page = opened("#text=dog")
+    page.run("document.querySelector('#terms').open = true")
+    longest = ["x" * 199 + "😀", *(f"b{i}" for i in range(18)), "forbidden"]
+    write_terms(page, "\n".join([*["dog\tHund"] * 1_999, "\t".join(longest), "a=b", "c=d"]))
+    is_translated(page, "Hund")
+    assert given(page)[-1] == longest and len(given(page)) == 2_000
+    assert page.text("#terms-wrong").startswith("From line 2,001 on")
+    # What only the server finds wrong is shown at the field.
+    write_terms(page, "\x1c = x")
+    page.until(
+        "document.querySelector('#terms-wrong').textContent.startsWith('terms[0]: expected')"
+    )
+    write_terms(page, "dog = Hunde")
+    is_translated(page, "Hunde")
+    assert page.text("#terms-wrong") is None or page.text("#terms-wrong") == ""
+    assert page.text("#problem") is None
+
+
+def test_the_translation_before_other_terms_is_shown_until_the_new_one_is_there(opened, models):
+    page = opened("#text=A+dog.+Slow+cat.")
+    is_translated(page, "DOG. A CAT. SLOW")
+    models[0].held["Slow"] = held = threading.Event()
+    page.run("document.querySelector('#terms').open = true")
+    write_terms(page, "A = Ein")
+    assert models[0].began.acquire(timeout=30)
+    page.until("document.querySelectorAll('#translation .old').length === 2")
+    is_translated(page, "DOG. A CAT. SLOW")
+    write_terms(page, "Slow = Langsam")
+    assert models[0].began.acquire(timeout=30)
+    is_translated(page, "DOG. A CAT. SLOW")
+    held.set()
+    is_translated(page, "DOG. A CAT. Langsam")
+
+
+def test_without_a_model_that_follows_terms_there_is_no_field_for_them(opened, models):
+    for model in models:
+        model.card.terms = False
+    page = opened()
+    assert page.text("#terms") is None
+
+
 # ---- Models, languages, sizes ----
 
 

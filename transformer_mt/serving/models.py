@@ -64,7 +64,8 @@ class CardLimits(BaseModel):
 class Card(BaseModel):
     """What a model is and can do.
 
-    `n_best` is the number of alternatives that cost no extra time: the width of its beam.
+    `n_best` is the number of alternatives that cost no extra time: the width of its beam. `terms`
+    tells whether requests may give the translations of terms.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Card(BaseModel):
     n_best: int
     alignment: bool
     attention: bool
+    terms: bool
     limits: CardLimits
 
 
@@ -135,6 +137,8 @@ class ServedModel:
             Unavailable: the service can't answer now, or the ticket was cancelled.
         """
         self._require_short(lines)
+        if terms is not None and not self.card.terms:
+            raise UsageError(f"terms: {self._spec.limits['constraints']}")
         widest = max(WIDEST_BEAM, self._decoding.beam_size)
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
             if value is not None and not 1 <= value <= widest:
@@ -239,6 +243,7 @@ class ServedModel:
             n_best=self._decoding.beam_size if self._can(n_best=2) else 1,
             alignment=self._can(alignment=True),
             attention=bool(spec.checkpoints) and spec.config.model.non_autoregressive is None,
+            terms="constraints" not in spec.limits,
             limits=self._limits,
         )
 

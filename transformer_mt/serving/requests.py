@@ -38,8 +38,10 @@ _LINE_END = re.compile(r"(\r\n|\r|\n)")
 WITH_ALIGNMENT = ("alignment", "words", "parts", "source_words", "source_parts")
 # The warnings of an answer.
 MOST_WARNINGS = 10
-# The terms of a request.
+# The terms of a request, the strings of each, and the characters of a string, as in page/terms.js.
 MOST_TERMS = 2_000
+MOST_COLUMNS = 20
+LONGEST_COLUMN = 200
 
 # A pair of numbers: a link between words, or the place of a word.
 Pair = tuple[int, int]
@@ -50,7 +52,8 @@ Line = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
 # A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
 Lines = Annotated[list[Line], Field(fail_fast=True)]
 # A term with its translation and the forms of that.
-Columns = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=20)]
+Column = Annotated[str, Field(max_length=LONGEST_COLUMN)]
+Columns = Annotated[list[Column], Field(max_length=MOST_COLUMNS)]
 
 
 # The two forms of requests.
@@ -112,7 +115,9 @@ class TranslateQuery(Query):
         None,
         max_length=MOST_TERMS,
         description="How terms are translated: lists of a term, its translation, and further forms "
-        'of that. If the last item is "forbidden", the translation is not used.',
+        'of that. If the last item is "forbidden", the translation is not used. A model whose '
+        "`terms` in /models is false refuses this.",
+        examples=[[["cell", "Zelle", "Zellen"], ["box", "Kiste", "forbidden"]]],
     )
 
     def own_terms(self) -> list[Term] | None:
@@ -401,6 +406,11 @@ def _described(item: Any) -> str:
         return f"{place[0]}[{place[2]}]: expected a string{line}"
     if place[0] in ("text", "q"):
         return f"{place[0]}: expected a string or a list of strings"
+    if place[0] == "terms" and len(place) > 1:
+        most = f"{MOST_COLUMNS} strings of at most {LONGEST_COLUMN} characters"
+        return f"terms[{place[1]}]: expected a list of at most {most}"
+    if place[0] == "terms":
+        return f"terms: expected a list of at most {MOST_TERMS:,} terms, each a list of strings"
     return problems.describe({**item, "loc": place})
 
 

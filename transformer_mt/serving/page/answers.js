@@ -11,6 +11,9 @@ const MOST_ANSWERS = 5_000; // kept, and as many lines with their sentences
 /** The model in use, or null as long as none is known. */
 export let card = null;
 
+/** How terms are translated, as in requests: lists of a term, its translation and other forms. */
+export let terms = [];
+
 /**
  * The lines of the text: [{indent, sentences: [{start, shift, text, before, old}]}]. `start` is the
  * place in the text where `text` begins, after as many characters as `shift` that the text has not
@@ -42,8 +45,26 @@ export function onAnswer(callback) {
 
 /** Translates with another model. */
 export function useCard(other) {
+  // A translation into another language does not stand in for one that is not there yet.
+  if (other.name !== card?.name) for (const sentence of allSentences()) sentence.old = "";
   card = other;
 }
+
+/** Translates with other terms, and so everything anew. */
+export function useTerms(others) {
+  if (JSON.stringify(others) === JSON.stringify(terms)) return;
+  for (const sentence of allSentences()) sentence.old = shownText(sentence);
+  for (const one of requests) one.stop.abort();
+  answers.clear();
+  terms = others;
+}
+
+/** What every request for a translation has beside its text. */
+export const settings = () => ({
+  model: card.name,
+  ...(card.alignment && { alignment: true }),
+  ...(terms.length && { terms }),
+});
 
 /**
  * Asks for the sentences of the text that have no answer yet. Returns false if the server is to tell
@@ -134,10 +155,11 @@ function inheritOld(before, now) {
   while (isSame(before[first], now[first])) first += 1;
   let last = 1;
   while (before.length - last >= first && isSame(before.at(-last), now.at(-last))) last += 1;
-  for (let index = first; index <= now.length - last; index += 1) {
-    const old = index <= before.length - last ? before[index] : null;
-    now[index].old = old ? shownText(old) : "";
-  }
+  now.forEach((sentence, index) => {
+    if (index < first) sentence.old = before[index].old;
+    else if (index > now.length - last) sentence.old = before.at(index - now.length).old;
+    else sentence.old = index <= before.length - last ? shownText(before[index]) : "";
+  });
 }
 
 /** Asks for what is missing, and gives up requests of which nothing is needed any more. */
@@ -159,8 +181,7 @@ async function fetchAnswers(keys, texts) {
   requests.add(one);
   let found;
   try {
-    const settings = { model: card.name, ...(card.alignment && { alignment: true }) };
-    found = await translations(texts, settings, one.stop.signal);
+    found = await translations(texts, settings(), one.stop.signal);
   } catch (problem) {
     found = texts.map(() => problem);
   }

@@ -11,9 +11,9 @@ const PACE = 2_000;
 const jobs = new Set();
 let turn = Promise.resolve();
 
-/** Translates a file with a model as soon as those before it are done. */
-export function addFile(file, card) {
-  const job = new Job(file, card);
+/** Translates a file with a model and terms as soon as those before it are done. */
+export function addFile(file, card, terms) {
+  const job = new Job(file, card, terms);
   jobs.add(job);
   const list = document.querySelector("#files ul");
   list.append(job.element);
@@ -28,9 +28,10 @@ export function writeFiles() {
 }
 
 class Job {
-  constructor(file, card) {
+  constructor(file, card, terms) {
     this.file = file;
     this.card = card;
+    this.settings = { model: card.name, ...(terms.length && { terms }) };
     this.name = targetName(file.name, card);
     this.stop = new AbortController();
     this.done = 0;
@@ -107,7 +108,7 @@ class Job {
       const began = performance.now();
       const answers = await translations(
         chunk.map((line) => lines[line]),
-        { model: this.card.name },
+        this.settings,
         this.stop.signal,
       );
       // One line in a thousand may be too long. If all are refused, something else is wrong.

@@ -1,6 +1,6 @@
 // The window with the other translations of a sentence, and with the way to its attention map.
 
-import { answerOf, card, choose } from "./answers.js";
+import { answerOf, card, choose, settings } from "./answers.js";
 import { sentenceOf, warningsOf } from "./panes.js";
 import { address, ask, Problem, translations } from "./server.js";
 import { difference, direction } from "./text.js";
@@ -58,9 +58,8 @@ async function openOthers(element) {
 
 async function outputsOf(sentence, signal) {
   const n_best = Math.min(MOST_OTHERS, card.n_best);
-  const settings = { model: card.name, n_best, scores: true };
-  if (card.alignment) settings.alignment = true;
-  const [found] = await translations([sentence.text], settings, signal);
+  const more = { ...settings(), n_best, scores: true };
+  const [found] = await translations([sentence.text], more, signal);
   if (found instanceof Problem) throw found;
   return found.outputs;
 }

@@ -6,14 +6,17 @@ import {
   card,
   forgetProblems,
   onAnswer,
+  terms,
   translate,
   useCard,
+  useTerms,
   wholeTranslation,
 } from "./answers.js";
 import { addFile, writeFiles } from "./files.js";
 import { closeOthers } from "./others.js";
 import { light, showPanes, showPlain } from "./panes.js";
 import { ask, listeners, useToken } from "./server.js";
+import { onTerms, refuseTerms, termsFor, writeTerms } from "./terms.js";
 import { direction } from "./text.js";
 import { language, languageName, number, switchLanguage, word, writeWords } from "./words.js";
 
@@ -49,10 +52,16 @@ function update() {
   const wrong = known.find((answer) => answer?.problem)?.problem;
   if (isTooLong) say("problem", word("too_long", number(text.length), number(MOST_CHARACTERS)));
   else say("problem", wrong ? word("not_translated", wrong.message) : "");
+  refuseTerms(wrong?.isAboutTerms ? wrong.message : "");
 }
 
 onAnswer(() => {
   if (!isTyping) update();
+});
+onTerms((others) => {
+  closeOthers();
+  useTerms(others);
+  update();
 });
 
 /** Writes a message into an element, which is hidden if there is none. */
@@ -165,6 +174,7 @@ const nameOfPair = ({ source_lang, target_lang }) =>
 /** Uses the model of this name, or the first one. */
 function useModel(name) {
   useCard(cards.find((one) => one.name === name) ?? cards[0]);
+  useTerms(termsFor(card, cards));
   source.lang = card.source_lang;
   source.dir = at("mirror").dir = direction(card.source_lang);
   at("translation").lang = card.target_lang;
@@ -222,6 +232,7 @@ at("language").addEventListener("click", () => {
   writeWords();
   writeModel();
   writeFiles();
+  writeTerms();
   update();
 });
 
@@ -230,7 +241,7 @@ at("language").addEventListener("click", () => {
 const holdsFiles = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
 
 function addFiles(files) {
-  if (card) for (const file of files) addFile(file, card);
+  if (card) for (const file of files) addFile(file, card, terms);
 }
 
 at("choose").addEventListener("click", () => at("file").click());

@@ -21,6 +21,7 @@ export class Problem extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
+    this.isAboutTerms = status === 422 && message.startsWith("terms");
   }
 }
 
@@ -88,7 +89,7 @@ export async function translations(texts, settings, signal) {
     const answer = await ask("translate", { text: texts, ...settings }, signal);
     return answer.translations;
   } catch (problem) {
-    if (![413, 422, 503].includes(problem.status)) throw problem;
+    if (problem.isAboutTerms || ![413, 422, 503].includes(problem.status)) throw problem;
     if (texts.length === 1 && problem.status !== 503) return [problem];
     if (texts.length === 1) throw problem;
     const half = texts.length >> 1;

@@ -10,6 +10,7 @@ const KINDS = {
   length: "Length",
   repetition: "Repetition",
   copied: "Not translated",
+  term: "Term",
 };
 const CHINESE_KINDS = {
   span: "标记或占位符",
@@ -19,6 +20,7 @@ const CHINESE_KINDS = {
   length: "译文与原文的长度相差过大",
   repetition: "译文中有不应有的重复",
   copied: "原文未经翻译",
+  term: "术语",
 };
 
 const ENGLISH = {
@@ -73,6 +75,24 @@ const ENGLISH = {
   file_encoding: "This is not plain text in UTF-8. Save it as a text file with the encoding UTF-8.",
   file_large: (most) => `The file is larger than ${most} MB. Split it.`,
   file_empty: "The file is empty.",
+  terms: "Terms",
+  terms_label: "One term per line, with its translation",
+  terms_hint: "term = translation, another form\nterm = translation, forbidden",
+  terms_help:
+    "Put a tab, = or a comma between them. Other forms of the translation, such as the plural, may " +
+    "follow. End a line with “forbidden” if its translation must not be used. Each pair of languages " +
+    "has its own terms, and your browser remembers them.",
+  terms_count: (count, isOne) => `${count} ${isOne ? "term" : "terms"}`,
+  terms_unused: (count, isOne) => `${count} ${isOne ? "term" : "terms"} not used`,
+  terms_not_read: (count, isOne) => `${count} ${isOne ? "line" : "lines"} not read`,
+  terms_bare: (lines, isOne) =>
+    `${isOne ? "Line" : "Lines"} ${lines}: expected a term and its translation, with a tab, = or a ` +
+    "comma between them.",
+  terms_long: (lines, isOne, texts, characters) =>
+    `${isOne ? "Line" : "Lines"} ${lines}: more than ${texts} texts, or one of more than ` +
+    `${characters} characters.`,
+  terms_many: (line, most) => `From line ${line} on: more than ${most} terms.`,
+  terms_unable: "This model cannot follow terms, so it translates without them.",
   about: "About this model",
   about_model: (source, target, name, parameters) =>
     `The model ${name} translates from ${source} into ${target}. It has ${parameters} parameters.`,
@@ -127,6 +147,11 @@ const CHINESE = {
   score_note: "数字是模型的评分，越接近 0，模型认为译文越可能。",
   warning: (kind, what) => {
     const name = CHINESE_KINDS[kind] ?? kind;
+    if (kind === "term") {
+      const [, term, forms, problem] = what.match(/^(.*): (.*) is (missing|forbidden)$/s) ?? [];
+      const all = forms?.replaceAll(" or ", "或");
+      return `${name}：${term} ${problem === "missing" ? "应译为" : "不得译为"} ${all}。`;
+    }
     if (kind !== "span" && kind !== "number") return `${name}。`;
     const missing = what.replace(/^(.*) is missing$/s, "缺少 $1");
     return `${name}：${missing.replace(/^(.*) is not in the source$/s, "原文中没有 $1")}。`;
@@ -146,6 +171,21 @@ const CHINESE = {
   file_encoding: "这不是 UTF-8 编码的纯文本。请另存为 UTF-8 编码的文本文件。",
   file_large: (most) => `文件超过 ${most} MB，请拆分。`,
   file_empty: "文件是空的。",
+  terms: "术语",
+  terms_label: "每行一个术语及其译文",
+  terms_hint: "术语 = 译文, 译文的其他形式\n术语 = 译文, forbidden",
+  terms_help:
+    "用制表符、等号或逗号分隔，译文后面可以再写其他形式（例如复数）。" +
+    "行末写 forbidden 表示不使用该译文。每个语言对有各自的术语表，由浏览器保存。",
+  terms_count: (count) => `${count} 个术语`,
+  terms_unused: (count) => `${count} 个术语未使用`,
+  terms_not_read: (count) => `${count} 行无法读取`,
+  terms_bare: (lines) =>
+    `第 ${lines.replaceAll(", ", "、")} 行：应为术语和译文，中间用制表符、等号或逗号分隔。`,
+  terms_long: (lines, isOne, texts, characters) =>
+    `第 ${lines.replaceAll(", ", "、")} 行：超过 ${texts} 项，或有一项超过 ${characters} 个字符。`,
+  terms_many: (line, most) => `从第 ${line} 行起：术语超过 ${most} 个。`,
+  terms_unable: "此模型不能使用术语表，翻译时不会用到它。",
   about: "关于此模型",
   about_model: (source, target, name, parameters) =>
     `模型 ${name} 把${source}翻译成${target}，有 ${parameters}个参数。`,
