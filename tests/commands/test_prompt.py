@@ -127,7 +127,7 @@ def test_a_session(model):
 
 
 def test_ctrl_c_clears_the_line_stops_an_answer_and_ends_at_the_second_time(model):
-    endless = ("--min-length-extra", "9000", "--max-length-extra", "9000")
+    endless = ("--min-length-extra", "9000", "--max-length-extra", "9000", "--no-stop-loops")
     hint = "To end the program, press Ctrl-D, or Ctrl-C again.\n"
     with Terminal(model, *QUICK, *endless) as terminal:
         terminal.shown()

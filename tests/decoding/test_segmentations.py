@@ -272,7 +272,8 @@ def test_paddle_inference_finds_the_same(directory):
 def test_ctranslate2_reads_one_if_the_config_has_several(tmp_path, capsys):
     """`translate` and `serve` say so once, and translate as the model does with one."""
     pytest.importorskip("ctranslate2")
-    sections = {"subword": {"vocab_size": 250, "sampling": 0.2}, "decoding": {"segmentations": 3}}
+    decoding = {"segmentations": 3, "stop_loops": False}
+    sections = {"subword": {"vocab_size": 250, "sampling": 0.2}, "decoding": decoding}
     path = make_model_directory(tmp_path / "model", PAIRS, make_config(tmp_path, **sections)).path
     run_command("export", path, format="ctranslate2")
     capsys.readouterr()

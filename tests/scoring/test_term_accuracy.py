@@ -150,6 +150,6 @@ def test_a_list_for_another_text():
 
 def test_stems_need_their_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
-    with pytest.raises(UsageError, match=r"snowballstemmer is needed.*transformer-mt\[terms\]"):
+    with pytest.raises(UsageError, match=r"snowballstemmer is needed.*transformer-mt\[formats\]"):
         checker()
     assert checker(["file|文件"], ("en", "zh")).counts("a file", "文件") == (1, 1, 1, 0)

@@ -40,7 +40,9 @@ def make_config(**sections: dict[str, Any]) -> Config:
 def make_subwords(size: int = VOCABULARY) -> Any:
     """What models, objectives and engines read of a vocabulary that both sides share."""
     special = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
-    vocabulary = SimpleNamespace(size=size, special=[*special.values()], **special)
+    vocabulary = SimpleNamespace(
+        size=size, special=[*special.values()], user_symbols={}, final_marks=frozenset(), **special
+    )
     return SimpleNamespace(source=vocabulary, target=vocabulary, joint=True)
 
 
