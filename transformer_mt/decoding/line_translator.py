@@ -388,7 +388,7 @@ class LineTranslator:
             hypothesis = part.result[min(rank, len(part.result) - 1)]
             decoded = self._target.decode(hypothesis.ids)
             if segment.is_fragment:
-                decoded = decoded.rstrip(".。")
+                decoded = decoded.rstrip(".!?。！？")
             shown = None
             if segment.originals:
                 spaced = hypothesis.is_repaired and has_spaces(self._reader.config.data.target_lang)
