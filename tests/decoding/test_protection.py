@@ -53,6 +53,13 @@ class WithoutConstraints(PaddleEngine):
         return super().search(free, settings)
 
 
+class WithoutAttention(WithoutConstraints):
+    """An engine that has no attention either, as that of a non-autoregressive model."""
+
+    def cross_attention(self, sources, targets):
+        raise UsageError("this engine can't")
+
+
 LIMITED = {"constraints": "this engine can't"}
 TRANSLATORS = {
     "symbols": {"symbols": SYMBOLS},
@@ -63,6 +70,9 @@ TRANSLATORS = {
     "symbols, sampled": {"symbols": SYMBOLS, "sampling": True},
     "plain": {"symbols": ()},
     "plain, cut": {"symbols": (), "engine_of": WithoutConstraints, "limits": LIMITED},
+    "plain, without attention": {
+        "symbols": (), "engine_of": WithoutAttention, "limits": NON_AUTOREGRESSIVE_LIMITS,
+    },
     "plain, sampled": {"symbols": (), "sampling": True},
 }  # fmt: skip
 

@@ -182,6 +182,10 @@ class PairChanges:
             source, target = self._noise.applied(source, target)
         return (source, target), is_matched
 
+    def keeps(self, is_matched: bool) -> bool:
+        """Whether a pair is used, given whether its spans match."""
+        return is_matched or not self.drop_unmatched
+
     @cached_property
     def _finder(self) -> SpanFinder:
         return SpanFinder(self.protect, self.tags)
@@ -272,8 +276,7 @@ def _encode(
     numbered, dropped = texts
     if changes is not None:
         applied = [(number, *changes.applied(pair)) for number, pair in numbered]
-        is_used = not changes.drop_unmatched
-        numbered = [(number, pair) for number, pair, matched in applied if matched or is_used]
+        numbered = [(number, pair) for number, pair, matched in applied if changes.keeps(matched)]
         dropped = dropped + Counter([UNMATCHED] * (len(applied) - len(numbered)))
     sources = subwords.source.encode_all([pair[0] for _, pair in numbered])
     targets = subwords.target.encode_all([pair[1] for _, pair in numbered])

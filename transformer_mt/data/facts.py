@@ -135,7 +135,7 @@ def _read(
         if changes is not None and reason is None:
             pair, is_matched = changes.applied(pair)
             if not is_matched:
-                reason = UNMATCHED if changes.drop_unmatched else None
+                reason = None if changes.keeps(is_matched) else UNMATCHED
                 unmatched += 1
                 if unmatched <= EXAMPLES:
                     first_unmatched.append(original)

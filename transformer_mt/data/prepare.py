@@ -148,12 +148,15 @@ def prepare(
     def pairs() -> Iterator[Pair]:
         reason_to_drop = new_filter()
         used = (pair for pair in corpus.train if reason_to_drop(pair) is None)
-        return used if changes is None else (changes.applied(pair)[0] for pair in used)
+        if changes is None:
+            return used
+        applied = map(changes.applied, used)
+        return (pair for pair, is_matched in applied if changes.keeps(is_matched))
 
     hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
     content = "\n".join([corpus.train.content(), str(data.drop_duplicates), *hashes])
     if subwords is None:
-        subwords = _subwords(config, content, pairs, cache)
+        subwords = _subwords(config, content, pairs, cache, changes)
     elif data.protect and not has_symbols(subwords):
         raise UsageError(
             f"data.protect: the subwords of {config.training.init_from} have no symbols for "
@@ -272,7 +275,11 @@ def _check(corpus: Corpus) -> None:
 
 
 def _subwords(
-    config: Config, content: str, pairs: Callable[[], Iterator[Pair]], cache: Path
+    config: Config,
+    content: str,
+    pairs: Callable[[], Iterator[Pair]],
+    cache: Path,
+    changes: PairChanges | None,
 ) -> Subwords:
     """Returns the subwords of the training text, from the cache if it has them."""
     settings = config.subword
@@ -287,5 +294,5 @@ def _subwords(
     # Sampling happens later and does not change the model.
     made_from = [content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]]
     symbols = SYMBOLS if config.data.protect else []
-    made_from += [repr(changes)] if (changes := changes_of(config)) else []
+    made_from += [repr(changes)] if changes else []
     return Subwords.load(entry(cache / f"subword-{entry_name(FORMAT, *made_from)}", make))

@@ -12,7 +12,7 @@ import re
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from html.entities import html5
 from typing import TYPE_CHECKING, NamedTuple
@@ -179,17 +179,15 @@ class SpanFinder:
                 spans.append(Span(start, -negative_end, name))
         return _paired(text, spans) if spans else spans
 
-    def in_symbols(self, text: str, first: int = 0) -> Replaced:
-        """A text with symbols in place of its spans.
-
-        Args:
-            first: the number of the first symbol of each form. After the last one, numbers begin
-                again, so that a text may have a symbol several times.
-        """
-        spans = self.find(text)
-        symbols = _symbols(spans, first)
-        places = ((s.start, s.end, symbol) for s, symbol in zip(spans, symbols, strict=True))
-        return Replaced.of(text, places)
+    def in_symbols(self, text: str) -> Replaced:
+        """A text with symbols in place of its spans. After the last number, they begin again with
+        0, so that a text may have a symbol several times."""
+        numbers = _Numbers(0)
+        places: list[tuple[int, int, str]] = []
+        for unit in _units(text, self.find(text)):
+            symbols = numbers.next(len(unit.spans))
+            places += ((s.start, s.end, name) for s, name in zip(unit.spans, symbols, strict=True))
+        return Replaced.of(text, sorted(places))
 
     def pair_in_symbols(self, source: str, target: str) -> tuple[str, str, bool]:
         """Both sides of a pair with symbols in place of the spans that belong together: first those
@@ -207,10 +205,10 @@ class SpanFinder:
         numbers = _Numbers(zlib.crc32(source.encode("utf-8", "replace")) % SYMBOL_COUNT)
         places: tuple[list, list] = [], []
         for own, other in links:
-            symbols = numbers.next(len(own.spans))
-            if symbols is None:
+            if numbers.are_used_up(len(own.spans)):
                 is_matched = False
-                break
+                continue
+            symbols = numbers.next(len(own.spans))
             for found, unit in zip(places, (own, other), strict=True):
                 found += (
                     (span.start, span.end, symbol)
@@ -371,26 +369,12 @@ class _Numbers:
         self._first = first
         self._used = {1: 0, 2: 0}
 
-    def next(self, size: int) -> tuple[str, ...] | None:
-        """The symbols of a unit of one span or of two; None if all are used."""
-        if self._used[size] == SYMBOL_COUNT:
-            return None
+    def are_used_up(self, size: int) -> bool:
+        """Whether the next unit of this form gets a symbol that another one has."""
+        return self._used[size] >= SYMBOL_COUNT
+
+    def next(self, size: int) -> tuple[str, ...]:
+        """The symbols of a unit of one span or of two."""
         number = (self._first + self._used[size]) % SYMBOL_COUNT
         self._used[size] += 1
         return (STANDALONE[number],) if size == 1 else (OPENING[number], CLOSING[number])
-
-
-def _symbols(spans: Sequence[Span], first: int) -> list[str]:
-    """The symbol of each span. Numbers begin again where they end."""
-    symbols, used = [""] * len(spans), {1: first, 2: first}
-    for number, span in enumerate(spans):
-        if 0 <= span.partner < number:
-            continue  # its partner gave it its symbol
-        is_pair = span.partner >= 0
-        symbol = used[1 + is_pair] % SYMBOL_COUNT
-        used[1 + is_pair] += 1
-        if is_pair:
-            symbols[number], symbols[span.partner] = OPENING[symbol], CLOSING[symbol]
-        else:
-            symbols[number] = STANDALONE[symbol]
-    return symbols

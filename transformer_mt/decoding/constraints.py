@@ -47,15 +47,14 @@ class Constraints:
     """The constraints of one sentence.
 
     Attributes:
-        symbols: those that are symbols, by their ids, in order.
+        symbols: the places of those that are symbols, by their ids, in order.
         start: the state of a hypothesis without ids.
     """
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
         self._all = constraints
         self._everything = (1 << len(constraints)) - 1
-        self.symbols = {one.forms[0][0]: one for one in constraints if one.is_symbol}
-        self._symbols = {
+        self.symbols = {
             one.forms[0][0]: place for place, one in enumerate(constraints) if one.is_symbol
         }
         # What closes the pair that a constraint opens.
@@ -91,7 +90,7 @@ class Constraints:
 
     def may_follow(self, state: State) -> Iterator[int]:
         """Yields the ids of symbols that may come next."""
-        for i, place in self._symbols.items():
+        for i, place in self.symbols.items():
             if not state.met >> place & 1:
                 after = self._all[place].after
                 if after < 0 or (state.opened and state.opened[-1] == after):
@@ -119,7 +118,7 @@ class Constraints:
         """Whether the pairs in an output, in which symbols may be missing, nest."""
         opened: list[int] = []
         for i in ids:
-            place = self._symbols.get(i, -1)
+            place = self.symbols.get(i, -1)
             if place < 0:
                 continue
             after = self._all[place].after
@@ -137,8 +136,8 @@ class Constraints:
         is forbidden, or repeat what must be there only once."""
         met, opened = state.met, state.opened
         is_forced |= state.is_forced
-        if i in self._symbols:
-            place = self._symbols[i]
+        if i in self.symbols:
+            place = self.symbols[i]
             if place in self._closing:
                 opened = (*opened, place)
             elif self._all[place].after >= 0:

@@ -31,18 +31,11 @@ def is_time(length: int) -> bool:
     return length >= LOOP_LENGTH and length % EVERY == 0
 
 
-def in_loop(outputs: np.ndarray, times: int = LOOP_TIMES, length: int = LOOP_LENGTH) -> np.ndarray:
-    """Whether outputs end in a loop.
-
-    Args:
-        outputs: int64 (..., ids).
-        times, length: how often and in how many ids something must be repeated.
-
-    Returns: bool (...).
-    """
+def in_loop(outputs: np.ndarray) -> np.ndarray:
+    """Whether outputs, int64 (..., ids), end in a loop: bool (...)."""
     found = np.zeros(outputs.shape[:-1], bool)
     for period in range(1, LONGEST_PERIOD + 1):
-        whole = max(times, -(-length // period)) * period
+        whole = max(LOOP_TIMES, -(-LOOP_LENGTH // period)) * period
         if whole <= outputs.shape[-1]:
             end = outputs[..., -whole:]
             found |= (end[..., period:] == end[..., :-period]).all(axis=-1)
@@ -54,11 +47,8 @@ def has_loop(ids: Sequence[int]) -> bool:
     row = np.array(ids, np.int64)
     for period in range(1, LONGEST_PERIOD + 1):
         is_same = row[period:] == row[:-period]
-        wanted = 2 * period  # of the same in a row
-        if (
-            len(is_same) >= wanted
-            and np.convolve(is_same, np.ones(wanted), "valid").max() >= wanted
-        ):
+        count = 2 * period  # so many equal ones in a row are three repetitions
+        if len(is_same) >= count and np.convolve(is_same, np.ones(count), "valid").max() == count:
             return True
     return False
 

@@ -124,7 +124,8 @@ def repaired(hypothesis: Hypothesis, sentence: Sentence) -> Hypothesis:
     source; one that closes a pair, after the subword that attends most to what precedes it.
     Without attention, a symbol comes to the same relative place.
     """
-    rules, attention = Constraints(sentence.symbol_constraints), hypothesis.attention
+    constraints, attention = sentence.symbol_constraints, hypothesis.attention
+    rules = Constraints(constraints)
     ids: list[int] = []
     rows: list[int] = []  # the row of the attention that each id has; -1 for what is put in
     state = rules.start
@@ -140,7 +141,7 @@ def repaired(hypothesis: Hypothesis, sentence: Sentence) -> Hypothesis:
     for i, place in symbols.items():
         if i in ids:
             continue
-        closes = rules.symbols[i].after >= 0
+        closes = constraints[rules.symbols[i]].after >= 0
         near = [word for word in words if (word < place if closes else word > place)]
         if not near:
             best = 0 if closes else len(ids)

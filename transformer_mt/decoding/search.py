@@ -4,7 +4,7 @@ text."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,7 +66,8 @@ class Task:
         prefixes: the ids that the outputs begin with.
         settings: how to search, or to draw.
         beam: the sentences with constraints; None if there are none.
-        may_loop: bool, whether an output may repeat itself for long; None: no one's may.
+        sources: the ids of the sentences, which tell whose outputs may repeat themselves for long;
+            empty: nobody's may.
     """
 
     shortest: np.ndarray
@@ -76,7 +77,7 @@ class Task:
     eos: int
     settings: DecodingConfig
     beam: ConstrainedBeam | None = None
-    may_loop: np.ndarray | None = None
+    sources: Rows = field(default_factory=list)
 
     def without_loops(self, open_ones: _Open) -> tuple[np.ndarray, np.ndarray]:
         """The scores of the hypotheses, with -inf for those in a loop, and which sentences must end
@@ -87,10 +88,12 @@ class Task:
         if not self.settings.stop_loops or not guards.is_time(open_ones.length):
             return scores, is_over
         looping = guards.in_loop(outputs)
-        if self.may_loop is not None:
-            looping[self.may_loop[open_ones.sentences]] = False
         if self.beam is not None:  # what their constraints ask for may still be missing
             looping &= ~self.beam.has(open_ones.sentences)
+        for row in np.flatnonzero(looping.any(axis=1)):
+            number = open_ones.sentences[row]
+            rows = [self.prefixes[number], *self.sources[number : number + 1]]
+            looping[row] &= not any(map(guards.has_loop, rows))
         if looping.any():
             open_ones.loops += looping.any(axis=1)
             is_over = (looping | ~np.isfinite(scores)).all(axis=1)
@@ -172,8 +175,8 @@ def _search_together(
     if any(constraints):
         beam = ConstrainedBeam(constraints, settings.beam_size, target.final_marks)
     limits = limits_of(sentences, settings)
-    may_loop = np.array([guards.has_loop(x.source) or guards.has_loop(x.prefix) for x in sentences])
-    task = Task(*limits, prefixes, target.bos, target.eos, settings, beam, may_loop)
+    sources = [one.source for one in sentences]
+    task = Task(*limits, prefixes, target.bos, target.eos, settings, beam, sources)
     if not settings.sampling:
         return beam_search(stepper, task)
     # The random numbers of a sentence depend only on the seed and on its own number. They are drawn

@@ -165,7 +165,7 @@ class Reading:
         replaced: the line with symbols in place of its spans, or without its tags; None if the line
             has no protected span.
         tags: those of a line that is read without them.
-        way: how the spans come into the translation, a value of WAYS; None if there are none.
+        way: how the spans come into the translation, such as BY_SEARCH; None if there are none.
     """
 
     segments: list[Segment]
@@ -177,7 +177,7 @@ class Reading:
 
 # How the spans of a line come into its translation, from the surest way to the least sure: the
 # search writes them; the word alignment tells where they belong; the line is cut at them.
-WAYS = BY_SEARCH, BY_ALIGNMENT, BY_CUTTING = "search", "alignment", "cutting"
+BY_SEARCH, BY_ALIGNMENT, BY_CUTTING = "search", "alignment", "cutting"
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class LineReader:
         else:
             own, phrases, way = self._between_spans(text, plain.kept), {}, BY_CUTTING
         reading = self._read(Line(text, prefix), own, number)
-        need_attention = bool(plain.tags)
+        need_attention = bool(plain.tags) and "alignment" not in self.limits
         sentences = [
             replace(
                 sentence,
