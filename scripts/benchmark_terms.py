@@ -4,10 +4,11 @@
 
 MODEL is a model directory, or one of its checkpoints as MODEL_DIR:NAME. The sides of a text are
 PREFIX.en and PREFIX.de, with the languages of the model. The list is made of the training text
-(benchmarks/term_extraction.py): groups of up to three words, and the groups in the translations
+(data/term_extraction.py): groups of up to three words, and the groups in the translations
 that nearly always come together with them. Those remain that the test set has, and whose
-translation most of its references have. Then `evaluate --terms` translates the test set twice,
-without and with --follow-terms. Results go to stdout as Markdown, progress to stderr.
+translation most of its references have. Then `evaluate --terms` translates the test set without
+the list and with it, in each way that the model has. Results go to stdout as Markdown, progress to
+stderr.
 
 How to read the results
 
@@ -23,13 +24,20 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import harness
 from benchmarks.harness import Failure, WrongArguments, cores, positive, read_lines
-from benchmarks.term_extraction import LEAST_SHARE, extracted
+
+if TYPE_CHECKING:
+    from transformer_mt.config.text import DataConfig
 
 HEADER = ["", "terms exact, %", "by stem, %", "BLEU", "chrF", "seconds a line"]
+# The two sides of a term are in at least so many lines, with this coefficient of Dice.
+LEAST_LINES = 10
+LEAST_DICE = 0.75
+# The share of the lines of the test set with a term whose references must have its translation.
+LEAST_SHARE = 0.5
 # How many terms are shown as examples.
 EXAMPLES = 20
 
@@ -37,10 +45,14 @@ Pairs = list[tuple[str, str]]
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
-    model, languages = model_of(options.model)
+    from transformer_mt.data.term_extraction import extracted
+
+    model, data = model_of(options.model)
+    languages = data.source_lang, data.target_lang
     text = [pair for prefix in options.text for pair in pairs_of(prefix, languages)]
     test = pairs_of(options.test, languages)[: options.lines]
-    terms = kept(extracted(text, options.seed), test, languages)
+    least = {"least_lines": LEAST_LINES, "least_dice": LEAST_DICE}
+    terms = kept(extracted(text, languages, **least, seed=options.seed), test, languages)
     if not terms:
         raise Failure("no term of the training text is in the test set")
     terms_file = options.output.resolve() if options.output else folder / "terms.tsv"
@@ -49,8 +61,12 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     for file, lines in zip((source, reference), zip(*test, strict=True), strict=True):
         file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     settings = "--terms", terms_file, "--threads", options.threads
+    ways = {"without the list": [], "by the search": ["--follow-terms", "--terms-by", "search"]}
+    if data.annotate_terms:
+        ways["by annotation"] = ["--follow-terms", "--terms-by", "annotation"]
+        ways["both ways"] = ["--follow-terms"]
     rows = []
-    for name, flags in (("without the list", []), ("with it", ["--follow-terms"])):
+    for name, flags in ways.items():
         (scores,) = harness.evaluate(folder, [model], source, reference, *settings, *flags)
         bleu, chrf = (f"{scores[key]:.2f}" for key in ("bleu", "chrf"))
         rows.append([name, *cells(scores), bleu, chrf, f"{scores['seconds'] / len(test):.3f}"])
@@ -67,8 +83,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     yield harness.machine("paddlepaddle")
 
 
-def model_of(name: str) -> tuple[str, tuple[str, str]]:
-    """A model with its absolute path, and its languages."""
+def model_of(name: str) -> tuple[str, DataConfig]:
+    """A model with its absolute path, and what it was trained on."""
     from transformer_mt.export.registry import split_model
     from transformer_mt.model_directory import ModelDirectory
     from transformer_mt.utils.errors import UserError
@@ -79,7 +95,7 @@ def model_of(name: str) -> tuple[str, tuple[str, str]]:
     except UserError as error:
         raise WrongArguments(str(error)) from None
     path = str(Path(folder).resolve())
-    return f"{path}:{checkpoint}" if checkpoint else path, (data.source_lang, data.target_lang)
+    return f"{path}:{checkpoint}" if checkpoint else path, data
 
 
 def pairs_of(prefix: Path, languages: tuple[str, str]) -> Pairs:

@@ -8,8 +8,8 @@ import pytest
 from tests.reference import with_weights
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 from transformer_mt.decoding.engine import Search, Sentence
+from transformer_mt.decoding.line_reader import MAX_AT_ONCE
 from transformer_mt.decoding.output import Line
-from transformer_mt.decoding.segments import MAX_AT_ONCE
 from transformer_mt.export import registry as engines
 from transformer_mt.model.variants import build_model
 from transformer_mt.translator import Translator

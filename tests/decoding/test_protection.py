@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import make_config, train_subwords, wide_model
-from transformer_mt.data.spans import SYMBOLS, SpanFinder
+from transformer_mt.data.spans import ANNOTATION, SYMBOLS, SpanFinder
 from transformer_mt.data.terms import Term
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
@@ -38,7 +38,8 @@ PAIRS = [
 def make_translator(tmp_path_factory, symbols, engine_of=PaddleEngine, limits=None, **decoding):
     folder = tmp_path_factory.mktemp("protection")
     subwords = train_subwords(PAIRS, 160, symbols)
-    data = {"protect": CLASSES} if symbols else {}
+    data = {"protect": CLASSES} if SYMBOLS[0] in symbols else {}
+    data["annotate_terms"] = 0.5 if ANNOTATION[0] in symbols else 0.0
     decoding = {"protect": CLASSES, "max_length_extra": 0, "split_sentences": False, **decoding}
     config = make_config(folder, data=data, decoding=decoding)
     engine = engine_of([wide_model(config, subwords)], subwords)
@@ -297,3 +298,83 @@ def test_an_engine_that_cannot_follow_terms(tmp_path_factory):
         translator = make_translator(tmp_path_factory, **options)
         with pytest.raises(UsageError):
             translator.with_settings(translator._decoding, terms=[Term("a", ("b",))])
+
+
+class Recording(PaddleEngine):
+    """Keeps what it reads."""
+
+    def search(self, sentences, settings):
+        self.read = sentences
+        return super().search(sentences, settings)
+
+
+ANNOTATING = {"symbols": [*SYMBOLS, *ANNOTATION], "split_sentences": True}
+
+
+def reads(translator, line):
+    """What the engine reads of a line, and the translation."""
+    engine = translator._run.args[0]
+    (found,) = translator.stream([[Line(line)]], need_alignment=True)
+    sentences = sorted(engine.read, key=lambda sentence: sentence.number)
+    return [translator._source.decode(one.source) for one in sentences], sentences, found
+
+
+def test_a_model_reads_the_translations_of_terms(tmp_path_factory):
+    """In each segment, and words and alignment are those of the line itself."""
+    free = make_translator(tmp_path_factory, **ANNOTATING, engine_of=Recording)
+    terms = [Term("dog", ("Hund", "Hunde")), Term("grass", ("Feld",), is_forbidden=True)]
+    line = "A dog <b>runs</b>. Where is the dog %s?"
+    both, by_model, by_search = (
+        free.with_settings(free._decoding.model_copy(update={"terms_by": way}), terms=terms)
+        for way in (None, "annotation", "search")
+    )
+    plain, _, without_terms = reads(free, line)
+    expected = ["A dog⟦=⟧ Hund⟦/⟧ ⟦0:⟧runs⟦:0⟧.", "Where is the dog⟦=⟧ Hund⟦/⟧ ⟦0⟧?"]
+    symbols = {free._source.user_symbols[symbol] for symbol in SYMBOLS}
+    for translator, is_annotated, is_bound in ((both, 1, 1), (by_model, 1, 0), (by_search, 0, 1)):
+        texts, sentences, found = reads(translator, line)
+        assert texts == (expected if is_annotated else plain)
+        for sentence in sentences:
+            kinds = [constraint.is_symbol for constraint in sentence.constraints]
+            assert kinds.count(False) == is_bound
+            at_symbols = {sentence.source[place] for place in sentence.symbol_places}
+            assert at_symbols and at_symbols <= symbols
+        assert found.source_words == without_terms.source_words
+        assert found.source_pieces == without_terms.source_pieces
+        links = found.outputs[0].alignment
+        assert links and all(source < len(found.source_words) for source, _ in links)
+        assert_holds(found.outputs[0].text, spans_of(line))
+    # What is not in the list, and what is forbidden, is not annotated.
+    texts, _, _ = reads(both, "The grass is there.")
+    assert texts == ["The grass is there."]
+
+
+def test_the_ways_to_follow_terms(tmp_path_factory):
+    """An engine that can't be bound follows them by what the model reads."""
+    terms = [Term("dog", ("Hund",))]
+    for limits in LIMITED, NON_AUTOREGRESSIVE_LIMITS:
+        free = make_translator(tmp_path_factory, **ANNOTATING, limits=limits)
+        with pytest.raises(UsageError):
+            settings = free._decoding.model_copy(update={"terms_by": "search"})
+            free.with_settings(settings, terms=terms)
+        bound = free.with_settings(free._decoding, terms=terms)
+        lines = ["A dog runs.", "Two men run."]
+        found = [bound._prepared(Line(line), 1)[1][0].content for line in lines]
+        texts = [bound._source.decode(one.source) for one in found]
+        assert texts == ["A dog⟦=⟧ Hund⟦/⟧ runs.", lines[1]]
+        assert not any(one.constraints for one in found)
+    plain = make_translator(tmp_path_factory, SYMBOLS)
+    with pytest.raises(UsageError):
+        settings = plain._decoding.model_copy(update={"terms_by": "annotation"})
+        plain.with_settings(settings, terms=terms)
+
+
+def test_segmentations_of_annotated_text(tmp_path_factory):
+    translator = make_translator(
+        tmp_path_factory, **ANNOTATING, segmentations=4, segmentation_rate=0.3
+    )
+    bound = translator.with_settings(translator._decoding, terms=[Term("dog", ("Hund",))])
+    (part,) = bound._prepared(Line("Where is the dog?"), 1)[1]
+    texts = {bound._source.decode(ids) for ids in part.content.segmentations}
+    assert texts == {"Where is the dog⟦=⟧ Hund⟦/⟧?"}
+    assert len({tuple(ids) for ids in part.content.segmentations}) > 1

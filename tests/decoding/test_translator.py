@@ -19,10 +19,10 @@ from transformer_mt.data.normalization import is_blank
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import lines as lines_module
 from transformer_mt.decoding.engine import Hypothesis
+from transformer_mt.decoding.line_reader import MAX_AT_ONCE
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.segments import MAX_AT_ONCE
 from transformer_mt.translator import engine_processes
 
 ENGLISH = [

@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> None:
     references = [texts[path] for path in options.reference]
     sources = texts.get(options.source)
     # All models are found before the first one translates.
-    asked = ["constraints"] if options.follow_terms else []
+    asked = ["terms"] if options.follow_terms else []
     specs = [find_engine(options, name, *asked, n_best=1) for name in options.models]
     form = None
     if options.protocol == LC_NORM_TOK:

@@ -203,7 +203,7 @@ def run(options: argparse.Namespace) -> None:
         if getattr(options, name):
             raise UsageError(f"--{name}: {source or 'the standard input'} is read as lines of text")
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
-    asked += ["constraints"] * (options.terms is not None)
+    asked += ["terms"] * (options.terms is not None)
     spec = find_engine(options, options.model_dir, *asked)
     n_best = spec.config.decoding.n_best
     has_prompt = wants_prompt(options) and not options.resume and not options.memory

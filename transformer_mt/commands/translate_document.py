@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     _require_possible(options)
     if target is not None and is_replaceable(target):
         formats.require_alike(source, target)
-    asked = [] if options.terms is None else ["constraints"]
+    asked = [] if options.terms is None else ["terms"]
     spec = find_engine(options, options.model_dir, *asked)
     config = spec.config
     if config.decoding.n_best > 1:

@@ -82,6 +82,12 @@ class DecodingConfig(Section):
     means the value of data.protect, and [] protects nothing. A model that was trained without
     data.protect can do it too, but less well; see docs/localisation.md."""
 
+    terms_by: Literal["search", "annotation"] | None = None
+    """How the translations of terms that are given with `--terms` come into a translation.
+    search       the search writes one of the forms of each
+    annotation   the model reads them beside the words; it must be trained with data.annotate_terms
+    null         both ways, or the one that the model and the engine have"""
+
     sampling: bool = False
     """Draws outputs at random from the model's probabilities, instead of searching for the best.
     The draw depends only on the seed, the text and the line number."""

@@ -65,17 +65,21 @@ def subword_rules(config: Config) -> Problems:
     - `subword.vocabulary` needs `subword.type: vocabulary`.
     - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
     - `subword.user_symbols` and `data.protect` need `subword.type: bpe`, `unigram` or `char`.
+    - `data.annotate_terms` needs such a type too, and `subword.joint: true`.
     - `data.drop_unmatched` needs `data.protect`.
-    - `data.protect` cannot be combined with `guided_attention.by: alignment`.
+    - `data.protect` and `data.annotate_terms` cannot be combined with
+      `guided_attention.by: alignment`.
     - With these types, each tag of `data.train` must be one of `subword.user_symbols`, unless the
       subwords are those of `training.init_from`.
     """
     subword = config.subword
     yield from needs(config, "subword.sampling", "subword.type", "bpe", "unigram")
     yield from needs(config, "subword.user_symbols", "subword.type", *WITH_SYMBOLS)
-    yield from needs(config, "data.protect", "subword.type", *WITH_SYMBOLS)
     reason = "the words of its file are not those of text with symbols"
-    yield from needs(config, "data.protect", "guided_attention.by", None, "diagonal", reason=reason)
+    for key in ("data.protect", "data.annotate_terms"):
+        yield from needs(config, key, "subword.type", *WITH_SYMBOLS)
+        yield from needs(config, key, "guided_attention.by", None, "diagonal", reason=reason)
+    yield from needs(config, "data.annotate_terms", "subword.joint", True)
     if config.data.drop_unmatched and not config.data.protect:
         yield ("data.drop_unmatched", "data.protect"), "needs data.protect"
     yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")

@@ -200,6 +200,12 @@ class DataConfig(Section):
     Title Case, lower case, no final stop, or typing errors. Upper case and a missing stop are
     translated as such. Text of these kinds is then translated better."""
 
+    annotate_terms: Probability = 0.0
+    """The share of the training pairs in whose source some words get their translations beside
+    them. The model learns from these to use translations that it is given, in the form that the
+    sentence needs, so that translate --terms follows any list of terms better. The words are found
+    in the training text itself."""
+
     drop_unmatched: bool = False
     """Whether training leaves out pairs whose protected parts do not match: one side has a tag or a
     placeholder that the other side lacks. With false, such a part stays text."""

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_mt.data.annotation import Annotations
 from transformer_mt.data.cache import CachedArrays, entry
 from transformer_mt.data.corpus import Pair
 from transformer_mt.data.input_noise import InputNoise
@@ -163,24 +164,27 @@ UNMATCHED = "tags or placeholders of the sides differ"
 @dataclass(frozen=True)
 class PairChanges:
     """What is changed in pairs before they are encoded: symbols take the place of protected spans,
-    and some pairs get noise.
+    some pairs get noise, and of others, the source has the translations of some words beside them.
 
     Attributes:
         protect, drop_unmatched, input_noise: the keys of the section `data`.
         tags: texts that stay as they are.
+        annotations: None if nothing is annotated.
     """
 
     protect: tuple[str, ...] = ()
     drop_unmatched: bool = False
     input_noise: float = 0.0
     tags: tuple[str, ...] = ()
+    annotations: Annotations | None = None
 
     def applied(self, pair: Pair) -> tuple[Pair, bool]:
         """The changed pair, and whether its spans match."""
         source, target, is_matched = self._finder.pair_in_symbols(*pair)
-        if self.input_noise:
-            source, target = self._noise.applied(source, target)
-        return (source, target), is_matched
+        changed = self._noise.applied(source, target) if self.input_noise else (source, target)
+        if self.annotations is not None and changed == (source, target):
+            changed = self.annotations.applied(source, target), target
+        return changed, is_matched
 
     def keeps(self, is_matched: bool) -> bool:
         """Whether a pair is used, given whether its spans match."""

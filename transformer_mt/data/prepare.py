@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,6 +11,13 @@ from pathlib import Path
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import Alignments, encoded_alignments
+from transformer_mt.data.annotation import (
+    LEAST_DICE,
+    LEAST_LINES,
+    Annotations,
+    learnable_terms,
+    reads_annotations,
+)
 from transformer_mt.data.batches import WeightedText
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import (
@@ -24,7 +32,7 @@ from transformer_mt.data.corpus import (
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, PairChanges, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of
-from transformer_mt.data.spans import SYMBOLS, has_symbols
+from transformer_mt.data.spans import ANNOTATION, SYMBOLS, has_symbols
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
 from transformer_mt.utils.console import say, warn
 from transformer_mt.utils.errors import UsageError, UserError
@@ -143,18 +151,24 @@ def prepare(
     left_out = with_tags(held_out.texts, corpus.train)
     new_filter = partial(training_filter, left_out, data.drop_duplicates)
 
-    changes = changes_of(config)
-
-    def pairs() -> Iterator[Pair]:
-        reason_to_drop = new_filter()
-        used = (pair for pair in corpus.train if reason_to_drop(pair) is None)
-        if changes is None:
-            return used
-        applied = map(changes.applied, used)
-        return (pair for pair, is_matched in applied if changes.keeps(is_matched))
-
     hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
     content = "\n".join([corpus.train.content(), str(data.drop_duplicates), *hashes])
+
+    def used() -> Iterator[Pair]:
+        reason_to_drop = new_filter()
+        return (pair for pair in corpus.train if reason_to_drop(pair) is None)
+
+    changes = changes_of(config)
+    if data.annotate_terms:
+        annotations = _annotations(config, content, used, cache)
+        changes = replace(changes or PairChanges(), annotations=annotations)
+
+    def pairs() -> Iterator[Pair]:
+        if changes is None:
+            return used()
+        applied = map(changes.applied, used())
+        return (pair for pair, is_matched in applied if changes.keeps(is_matched))
+
     if subwords is None:
         subwords = _subwords(config, content, pairs, cache, changes)
     elif data.protect and not has_symbols(subwords):
@@ -162,6 +176,12 @@ def prepare(
             f"data.protect: the subwords of {config.training.init_from} have no symbols for "
             "protected spans, because that model was trained without data.protect. Leave it out: "
             "translate protects spans without symbols too"
+        )
+    elif data.annotate_terms and not reads_annotations(subwords):
+        raise UsageError(
+            f"data.annotate_terms: the subwords of {config.training.init_from} have no symbols for "
+            "it, because that model was trained without data.annotate_terms. Leave it out: the "
+            "search follows terms with every model"
         )
     if config.training.init_from is None and config.subword.type != "vocabulary":
         sizes = config.subword.vocabulary_sizes.items()
@@ -180,7 +200,8 @@ def prepare(
         # used, so that the loss means the same in every run.
         content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
         limits_of_dev = Limits(data.max_length)
-        of_dev = changes and replace(changes, drop_unmatched=False, input_noise=0.0)
+        of_dev = changes_of(config)
+        of_dev = of_dev and replace(of_dev, drop_unmatched=False, input_noise=0.0)
         dev = encoded_corpus(
             corpus.dev, content, subwords, limits_of_dev, cache, title, changes=of_dev
         )
@@ -198,13 +219,38 @@ def prepare(
 
 
 def changes_of(config: Config) -> PairChanges | None:
-    """Returns what is changed in the pairs of a config; None if nothing is."""
+    """Returns what is changed in the pairs of a config, whatever their text, which may be another
+    one than that of training; None if nothing is."""
     data = config.data
     if not data.protect and not data.input_noise:
         return None
     return PairChanges(
         tuple(data.protect), data.drop_unmatched, data.input_noise, tuple(config.tags)
     )
+
+
+def _annotations(
+    config: Config, content: str, pairs: Callable[[], Iterator[Pair]], cache: Path
+) -> Annotations:
+    """Returns what is annotated in the training text. Its terms are in the cache if it has them."""
+    data = config.data
+    languages = data.source_lang, data.target_lang
+
+    def make(folder: Path) -> None:
+        say("looking for words that belong together ...")
+        terms = learnable_terms(pairs(), languages)
+        if not terms:
+            raise UserError(
+                "data.annotate_terms: no words of the training text are found to belong together, "
+                "since it is too short. Leave it out"
+            )
+        (folder / "terms.json").write_text(json.dumps(terms))
+
+    made_from = content, languages, LEAST_LINES, LEAST_DICE
+    folder = entry(cache / f"terms-{entry_name(FORMAT, *made_from)}", make)
+    terms = json.loads((folder / "terms.json").read_text())
+    pairs_of_words = tuple((source, target) for source, target in terms)
+    return Annotations(data.annotate_terms, pairs_of_words, languages, tuple(config.tags))
 
 
 def _check_tags(train: Split, subwords: Subwords) -> None:
@@ -294,5 +340,6 @@ def _subwords(
     # Sampling happens later and does not change the model.
     made_from = [content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]]
     symbols = SYMBOLS if config.data.protect else []
+    symbols = symbols + (ANNOTATION if config.data.annotate_terms else [])
     made_from += [repr(changes)] if changes else []
     return Subwords.load(entry(cache / f"subword-{entry_name(FORMAT, *made_from)}", make))

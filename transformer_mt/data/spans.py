@@ -29,6 +29,9 @@ OPENING = [f"\u27e6{i}:\u27e7" for i in range(SYMBOL_COUNT)]
 CLOSING = [f"\u27e6:{i}\u27e7" for i in range(SYMBOL_COUNT)]
 # They are single subwords of a model that was trained with protected spans.
 SYMBOLS = STANDALONE + OPENING + CLOSING
+# They stand before and behind the translation of a term in a source; see `data.annotation`.
+TRANSLATED_BY, END_OF_TRANSLATION = "\u27e6=\u27e7", "\u27e6/\u27e7"
+ANNOTATION = [TRANSLATED_BY, END_OF_TRANSLATION]
 SYMBOL = re.compile("\u27e6(?::[0-9]+|[0-9]+:?)\u27e7")
 
 # A piece of markup that a document has marked (see `formats.document`).
@@ -227,9 +230,9 @@ def has_symbols(subwords: Subwords) -> bool:
 
 
 def symbol_ids(vocabulary: Vocabulary) -> list[int]:
-    """Returns the ids of the symbols that a vocabulary has."""
+    """Returns the ids of the symbols that a vocabulary has, with those of `data.annotation`."""
     ids = vocabulary.user_symbols
-    return [ids[symbol] for symbol in SYMBOLS if symbol in ids]
+    return [ids[symbol] for symbol in [*SYMBOLS, *ANNOTATION] if symbol in ids]
 
 
 # ---- Finding ----

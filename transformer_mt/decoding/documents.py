@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from transformer_mt.config.schema import Config
 from transformer_mt.config.text import PROTECTED_IN_DOCUMENTS
+from transformer_mt.decoding.line_reader import Warn
 from transformer_mt.decoding.memory import Found, Memory
-from transformer_mt.decoding.segments import Warn
 from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP, Document, clean
 from transformer_mt.utils.languages import fits
 

@@ -184,6 +184,33 @@ def require_able(limits: Limits, settings: DecodingConfig, asked: Iterable[str] 
             raise UsageError(limits[what])
 
 
+def ways_of_terms(
+    decoding: DecodingConfig, limits: Limits, reads_annotations: bool
+) -> frozenset[str]:
+    """Returns the ways in which terms are followed: "search", "annotation" or both.
+
+    Args:
+        limits: what the engine can't do.
+        reads_annotations: whether the model was trained with data.annotate_terms.
+
+    Raises:
+        UsageError: terms can't be followed, or not in the way that `decoding.terms_by` asks for.
+    """
+    refused: dict[str, str] = {}
+    if "constraints" in limits:
+        refused["search"] = limits["constraints"]
+    elif decoding.sampling:
+        refused["search"] = "decoding.sampling: true: only a search can follow terms"
+    if not reads_annotations:
+        refused["annotation"] = (
+            "decoding.terms_by: annotation: the model was trained without data.annotate_terms"
+        )
+    asked = {decoding.terms_by} if decoding.terms_by else {"search", "annotation"}
+    if not asked - refused.keys():
+        raise UsageError(refused[decoding.terms_by or "search"])
+    return frozenset(asked - refused.keys())
+
+
 class Engine(Protocol):
     """Searches a batch of sentences. The settings may differ from call to call."""
 

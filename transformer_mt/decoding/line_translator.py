@@ -19,6 +19,7 @@ import numpy as np
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import NONE, Link, Words, word_count
+from transformer_mt.data.annotation import outside_annotations
 from transformer_mt.data.subword import Place, Subwords
 from transformer_mt.data.terms import Term, Terms
 from transformer_mt.decoding.checks import Warning, warnings_of
@@ -32,23 +33,23 @@ from transformer_mt.decoding.engine import (
     default_at_once,
     length_limits,
     length_penalty,
-    require_able,
+    ways_of_terms,
 )
-from transformer_mt.decoding.lines import in_windows
-from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
-from transformer_mt.decoding.protection import SymbolSearch, restored
-from transformer_mt.decoding.segments import (
+from transformer_mt.decoding.given_terms import GivenTerms
+from transformer_mt.decoding.line_reader import (
     BY_ALIGNMENT,
     BY_SEARCH,
     LineReader,
     Reading,
-    Segment,
     Warn,
     characters,
 )
+from transformer_mt.decoding.lines import in_windows
+from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
+from transformer_mt.decoding.protection import SymbolSearch, restored
+from transformer_mt.decoding.segments import Segment
 from transformer_mt.decoding.tags import Tagger
 from transformer_mt.utils.console import warn
-from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.languages import has_spaces
 
 if TYPE_CHECKING:
@@ -127,10 +128,11 @@ class LineTranslator:
         config = self._reader.config.model_copy(update={"decoding": decoding})
         changes: dict[str, Any] = {"config": config, "warn": warn or self._reader.warn}
         if terms is not None:
-            require_able(self._reader.limits, decoding, ["constraints"])
-            if decoding.sampling:
-                raise UsageError("decoding.sampling: true: only a search can follow terms")
-            changes["terms"] = Terms(terms, config.data.source_lang)
+            is_trained = config.data.annotate_terms > 0
+            ways = ways_of_terms(decoding, self._reader.limits, is_trained)
+            found = Terms(terms, config.data.source_lang)
+            subwords, language = self._reader.subwords, config.data.target_lang
+            changes["terms"] = GivenTerms(found, ways, subwords, language)
         other._reader = replace(self._reader, **changes)
         other._run = run or self._run
         return other
@@ -193,14 +195,14 @@ class LineTranslator:
 
     def check_of(self, line: str) -> Callable[[str], list[Warning]]:
         """Gives the warnings about texts as translations of a line; see `checks.warnings_of`."""
-        data = self._reader.config.data
+        data, given = self._reader.config.data, self._reader.terms
         return partial(
             warnings_of,
             line[self._reader.end_of_tags(line) :],
             finder=self._reader.finder,
             source_lang=data.source_lang,
             target_lang=data.target_lang,
-            terms=self._reader.terms,
+            terms=None if given is None else given.terms,
         )
 
     def scores(
@@ -402,7 +404,9 @@ class LineTranslator:
             if need_alignment:
                 attention = hypothesis.attention
                 if attention is not None:
-                    attention = attention[:, len(segment.tags) :]
+                    read = part.content.source[len(segment.tags) :]
+                    columns = outside_annotations(read, self._reader.subwords)
+                    attention = attention[:, len(segment.tags) :][:, columns]
                 found = self._aligned(segment.ids, hypothesis.ids, attention)
                 links += ((source_count + i, len(words) + j) for i, j in found.links)
                 source_count += found.source_words

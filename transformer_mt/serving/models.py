@@ -16,8 +16,8 @@ from transformer_mt.config.file import with_changes
 from transformer_mt.data.terms import Term
 from transformer_mt.decoding.documents import protected_in_documents
 from transformer_mt.decoding.engine import BATCH_TOKENS
+from transformer_mt.decoding.line_reader import Warn
 from transformer_mt.decoding.output import Line, LinePart, Translation
-from transformer_mt.decoding.segments import Warn
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model.costs import VocabularySizes, parts
@@ -137,13 +137,11 @@ class ServedModel:
             Unavailable: the service can't answer now, or the ticket was cancelled.
         """
         self._require_short(lines)
-        if terms is not None and not self.card.terms:
-            raise UsageError(f"terms: {self._spec.limits['constraints']}")
         widest = max(WIDEST_BEAM, self._decoding.beam_size)
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
             if value is not None and not 1 <= value <= widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
-        settings = self._settings(n_best, beam_size, alignment, in_document)
+        settings = self._settings(n_best, beam_size, alignment, in_document, terms is not None)
         run = partial(self.queue.run, ticket)
         translator = self._translator.with_settings(settings, run, warn, terms)
         window = [Line(text) for text in lines]
@@ -210,6 +208,7 @@ class ServedModel:
         beam_size: int | None,
         alignment: bool,
         in_document: bool = False,
+        terms: bool = False,
     ) -> DecodingConfig:
         n_best = n_best or 1
         beam_size = beam_size or max(n_best, self._decoding.beam_size)
@@ -217,7 +216,8 @@ class ServedModel:
         if in_document:
             changes["protect"] = protected_in_documents(self._spec.config)
         settings = with_changes(self._decoding, changes)
-        registry.require_possible(self._spec, settings, ["alignment"] * alignment)
+        asked = ["alignment"] * alignment + ["terms"] * terms
+        registry.require_possible(self._spec, settings, asked)
         return settings
 
     def _card(self) -> Card:
@@ -243,14 +243,14 @@ class ServedModel:
             n_best=self._decoding.beam_size if self._can(n_best=2) else 1,
             alignment=self._can(alignment=True),
             attention=bool(spec.checkpoints) and spec.config.model.non_autoregressive is None,
-            terms="constraints" not in spec.limits,
+            terms=self._can(terms=True),
             limits=self._limits,
         )
 
-    def _can(self, n_best: int = 1, alignment: bool = False) -> bool:
+    def _can(self, n_best: int = 1, alignment: bool = False, terms: bool = False) -> bool:
         """Whether the model can translate so."""
         try:
-            self._settings(n_best, n_best, alignment)
+            self._settings(n_best, n_best, alignment, terms=terms)
         except UsageError:
             return False
         return True

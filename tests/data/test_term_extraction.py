@@ -2,8 +2,7 @@
 
 import random
 
-from benchmarks import term_extraction
-from benchmarks.term_extraction import extracted
+from transformer_mt.data import term_extraction
 
 TERMS = {"main window": "Fenstrom", "cell": "Zellum", "print preview": "Sicht Vorab", "key": "Tast"}
 
@@ -26,6 +25,10 @@ def text(lines, seed=5):
         yield source, target
 
 
+def extracted(pairs, languages=("en", "de"), **options):
+    return term_extraction.extracted(pairs, languages, least_lines=10, least_dice=0.75, **options)
+
+
 def test_what_belongs_together_is_found(monkeypatch):
     monkeypatch.setattr(term_extraction, "FREQUENT", 0)
     pairs = list(text(400))
@@ -41,3 +44,17 @@ def test_rare_words_and_frequent_ones_are_no_terms(monkeypatch):
     assert extracted(list(text(8))) == []
     monkeypatch.setattr(term_extraction, "FREQUENT", 100)
     assert extracted(list(text(400))) == []
+
+
+def test_a_language_without_spaces(monkeypatch):
+    """The terms of its side are found among groups of characters."""
+    monkeypatch.setattr(term_extraction, "FREQUENT", 0)
+    chinese = {"Fenstrom": "主视窗", "Zellum": "单元", "Sicht Vorab": "预览", "Tast": "按键"}
+    pairs = []
+    generator = random.Random(1)
+    for source, target in text(400):
+        words = [word for word in chinese if word in target]
+        others = generator.choices("天地玄黄宇宙洪荒", k=3)
+        pairs.append((source, others[0] + others[1].join(map(chinese.get, words)) + others[2]))
+    found = dict(extracted(pairs, ("en", "zh")))
+    assert found == {term: chinese[TERMS[term]] for term in TERMS}
