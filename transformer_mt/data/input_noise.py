@@ -16,6 +16,7 @@ from functools import cached_property
 
 from transformer_mt.data.spans import SYMBOL
 
+KINDS = ("upper case", "title case", "lower case", "no final stop", "typing errors")
 # A typing error changes one of this many words, and at least one.
 WORDS_PER_ERROR = 8
 _WORD = re.compile(r"[^\W\d_]{4,}")
@@ -40,27 +41,38 @@ class InputNoise:
         draw = random.Random(zlib.crc32(f"{source}\n{target}".encode("utf-8", "replace")))
         if draw.random() >= self.share:
             return source, target
-        kind = draw.choice(["upper", "title", "lower", "stop", "typo"])
-        if kind == "upper":
-            return self._changed(source, str.upper), self._changed(target, str.upper)
-        if kind == "stop":
-            return _FINAL_STOP.sub("", source), _FINAL_STOP.sub("", target)
-        changes: dict[str, Callable[[str], str]] = {
-            "title": lambda text: _FIRST_LETTER.sub(lambda match: match[0].upper(), text),
-            "lower": str.lower,
-            "typo": lambda text: _mistyped(text, draw),
-        }
-        return self._changed(source, changes[kind]), target
-
-    def _changed(self, text: str, change: Callable[[str], str]) -> str:
-        """A text of which everything is changed but symbols and tags."""
-        parts = self._kept.split(text)
-        parts[::2] = map(change, parts[::2])
-        return "".join(parts)
+        return changed(draw.choice(KINDS), source, target, draw, self._kept)
 
     @cached_property
     def _kept(self) -> re.Pattern[str]:
         return re.compile(f"({'|'.join([SYMBOL.pattern, *map(re.escape, self.ignored)])})")
+
+
+def changed(
+    kind: str, source: str, target: str, draw: random.Random, kept: re.Pattern[str] | None = None
+) -> tuple[str, str]:
+    """A pair with noise of one of the KINDS.
+
+    Args:
+        draw: the random numbers of typing errors.
+        kept: what is never changed, as a group of a pattern.
+    """
+
+    def everywhere(text: str, change: Callable[[str], str]) -> str:
+        parts = [text] if kept is None else kept.split(text)
+        parts[::2] = map(change, parts[::2])
+        return "".join(parts)
+
+    if kind == "upper case":
+        return everywhere(source, str.upper), everywhere(target, str.upper)
+    if kind == "no final stop":
+        return _FINAL_STOP.sub("", source), _FINAL_STOP.sub("", target)
+    changes: dict[str, Callable[[str], str]] = {
+        "title case": lambda text: _FIRST_LETTER.sub(lambda match: match[0].upper(), text),
+        "lower case": str.lower,
+        "typing errors": lambda text: _mistyped(text, draw),
+    }
+    return everywhere(source, changes[kind]), target
 
 
 def _mistyped(text: str, draw: random.Random) -> str:
