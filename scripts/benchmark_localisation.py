@@ -1,4 +1,4 @@
-"""What survives of the texts of localisers: protected parts, numbers, text as people type it, terms.
+"""What survives of localisers' texts: protected parts, numbers, text as people type it, terms.
 
     .venv/bin/python scripts/benchmark_localisation.py MODEL [MODEL ...] --text PREFIX --test PREFIX
 
@@ -131,11 +131,10 @@ def protected_parts(models: list[Model], test: Pairs, translate: Evaluation) -> 
     for model in models:
         for name, flags in protections(model):
             scores, translations = translate(model, test, *flags)
-            kept = [
-                f"{whole} of {count}" for whole, count in whole_lines(model, test, translations)
-            ]
+            counts = whole_lines(model, test, translations)
+            cells = [f"{whole} of {count}" for whole, count in counts]
             seconds = f"{scores['seconds'] / len(test):.3f}"
-            rows.append([f"{model.name}, {name}", *kept, *shown(scores), seconds])
+            rows.append([f"{model.name}, {name}", *cells, *shown(scores), seconds])
     header = ["", "lines with all parts", "with all numbers", "BLEU", "chrF", "seconds a line"]
     yield harness.table(header, rows)
 
