@@ -1,6 +1,7 @@
 """From a config to encoded pairs: the same twice, anew when something changed, and all counted."""
 
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.config.schema import Config
+from transformer_mt.data import term_extraction
 from transformer_mt.data.prepare import prepare
 from transformer_mt.data.spans import SYMBOL
 from transformer_mt.data.subword import Subwords
@@ -370,3 +372,27 @@ def test_noise_of_typing(tmp_path, text):
     title = [b for a, b in changed if b == (a[0].title(), a[1])]
     assert upper
     assert title
+
+
+def test_annotated_terms(tmp_path, text, monkeypatch):
+    """Words that belong together are found in the text, in the share that is asked for, and the
+    dev set has none."""
+    monkeypatch.setattr(term_extraction, "FREQUENT", 0)
+    backwards = [(source, source[::-1]) for source, _ in some_pairs(300)]
+    write(text, "train", backwards)  # each word has a translation of its own
+    plain = prepare(config(tmp_path))
+    data = {"annotate_terms": 0.5}
+    noisy = [prepare(config(tmp_path, data=data)) for _ in range(2)]
+    assert noisy[0].train.key == noisy[1].train.key != plain.train.key
+    before, after = (text_of(own.train, own.subwords) for own in (plain, noisy[0]))
+    assert text_of(noisy[0].dev, noisy[0].subwords) == text_of(plain.dev, plain.subwords)
+    changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+    assert 0.35 < len(changed) / len(before) < 0.65
+    annotation = re.compile(" ?⟦=⟧ (.*?)⟦/⟧")
+    for (source, target), (new_source, new_target) in changed:
+        assert annotation.sub("", new_source) == source and new_target == target
+        assert all(word in target for word in annotation.findall(new_source))
+    symbols = noisy[0].subwords.source.user_symbols
+    assert set(symbols) == {"⟦=⟧", "⟦/⟧"}
+    with pytest.raises(UsageError, match=r"data\.annotate_terms"):
+        prepare(config(tmp_path, data=data), plain.subwords)
