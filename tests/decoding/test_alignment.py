@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from transformer_mt.data.alignments import NONE
-from transformer_mt.decoding.line_translator import word_alignment
+from transformer_mt.decoding.line_writer import word_alignment
 
 
 def align(attention, source_words, target_words):

@@ -17,7 +17,7 @@ from tests.support import (
 )
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import seeded
-from transformer_mt.decoding import segments
+from transformer_mt.decoding import line_reader
 from transformer_mt.decoding.engine import Hypothesis, Search, Sentence, default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
@@ -210,7 +210,7 @@ def test_they_depend_on_the_seed_the_rate_and_the_text_only(read_by):
 
 
 def test_segmentations_that_are_too_long_are_left_out(read_by, subwords, monkeypatch):
-    monkeypatch.setattr(segments, "MAX_AT_ONCE", 1)
+    monkeypatch.setattr(line_reader, "MAX_AT_ONCE", 1)
     longest = max(len(subwords.source.encode(line)) for line in LINES)
     read = read_by(LINES, max_length=longest).sentences
     assert all(s.length <= longest + 1 for s in read)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,13 +13,10 @@ from itertools import count, tee
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
-from transformer_mt.data.alignments import NONE, Link, Words, word_count
-from transformer_mt.data.annotation import outside_annotations
-from transformer_mt.data.subword import Place, Subwords
+from transformer_mt.data.alignments import Words
+from transformer_mt.data.subword import Subwords
 from transformer_mt.data.terms import Term, Terms
 from transformer_mt.decoding.checks import Warning, warnings_of
 from transformer_mt.decoding.engine import (
@@ -37,20 +33,16 @@ from transformer_mt.decoding.engine import (
 )
 from transformer_mt.decoding.given_terms import GivenTerms
 from transformer_mt.decoding.line_reader import (
-    BY_ALIGNMENT,
-    BY_SEARCH,
     LineReader,
     Reading,
     Warn,
     characters,
 )
+from transformer_mt.decoding.line_writer import LineWriter
 from transformer_mt.decoding.lines import in_windows
-from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
-from transformer_mt.decoding.protection import SymbolSearch, restored
-from transformer_mt.decoding.segments import Segment
-from transformer_mt.decoding.tags import Tagger
+from transformer_mt.decoding.output import Aligned, Line, LinePart, Translation
+from transformer_mt.decoding.protection import SymbolSearch
 from transformer_mt.utils.console import warn
-from transformer_mt.utils.languages import has_spaces
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -105,7 +97,7 @@ class LineTranslator:
         sides = (self._source, config.data.source_lang), (self._target, config.data.target_lang)
         # They are made only if they are needed, because that looks at the whole vocabularies, and
         # only once for all translators that `with_settings` makes.
-        self._sides: Callable[[], list[Words]] = cache(lambda: [Words(*side) for side in sides])
+        self._writer = LineWriter(subwords, config, cache(lambda: [Words(*side) for side in sides]))
 
     @property
     def _decoding(self) -> DecodingConfig:
@@ -134,6 +126,7 @@ class LineTranslator:
             subwords, language = self._reader.subwords, config.data.target_lang
             changes["terms"] = GivenTerms(found, ways, subwords, language)
         other._reader = replace(self._reader, **changes)
+        other._writer = replace(self._writer, config=config)
         other._run = run or self._run
         return other
 
@@ -165,7 +158,9 @@ class LineTranslator:
         prepared = ([self._prepared(line, next(numbers)) for line in lines] for lines in windows)
         lines = self._computed(prepared, search, finished)
         for number, ((line, reading), parts) in enumerate(lines, first):
-            yield self._translation(line.text, reading, parts, need_alignment)
+            found = [part.result for part in parts]
+            check = self.check_of(line.text)
+            yield self._writer.translation(line.text, reading, found, need_alignment, check)
             self._warn_of_outputs(parts, number)
 
     def _search(self, need_alignment: bool) -> Callable[[list[Sentence]], Work]:
@@ -225,7 +220,7 @@ class LineTranslator:
         are not cut into segments; a pair that is too long (see MAX_AT_ONCE) gets no links."""
         found = self._read(pairs, "cross_attention", "aligned", finished)
         for (source, target), attention in found:
-            yield self._aligned(source, target, attention)
+            yield self._writer.aligned(source, target, attention)
 
     # ---- From windows of lines to results ----
 
@@ -318,126 +313,6 @@ class LineTranslator:
         for pair, parts in self._computed(windows, partial(_of_pairs, method), finished):
             yield pair, parts[0].result if parts else None
 
-    # ---- From results to text ----
-
-    def _translation(
-        self, line: str, reading: Reading, parts: list[_Part], need_alignment: bool
-    ) -> Translation:
-        segments, replaced, way = reading.segments, reading.replaced, reading.way
-        pieces = [piece for segment in segments for piece in self._source.pieces(segment.ids)]
-        ranks = range(max((len(part.result) for part in parts), default=1))
-        with_links = need_alignment or bool(reading.tags)
-        outputs = [self._output(segments, parts, rank, with_links) for rank in ranks]
-        text = line if replaced is None else replaced.text
-        words = self._source_words(text, segments) if with_links else []
-        places = [(segment.start, segment.end) for segment in segments]
-        if replaced is not None:
-            if not segments:  # nothing but spans
-                outputs = [replace(output, text=line) for output in outputs]
-            elif reading.tags:
-                outputs = [self._tagged(output, reading, words) for output in outputs]
-            if way == BY_SEARCH and any(h.is_repaired for part in parts for h in part.result):
-                way = BY_ALIGNMENT
-            words, places = (list(map(replaced.at, own)) for own in (words, places))
-        if not need_alignment:
-            outputs = [replace(output, alignment=None, words=None) for output in outputs]
-        if not self._decoding.sampling:  # equal samples tell how probable a text is
-            outputs = _different(outputs)
-        source_words = words if need_alignment else None
-        return Translation(line, pieces, outputs, source_words, places, way, self.check_of(line))
-
-    def _tagged(self, output: Output, reading: Reading, words: list[Place]) -> Output:
-        """An output of a line without tags, with them."""
-        language = self._reader.config.data.target_lang
-        own_words = output.words or []
-        source = reading.replaced.text if reading.replaced else ""
-        tagger = Tagger(source, words, output.text, own_words, output.alignment or [], language)
-        replaced = tagger.tagged(reading.tags)
-        return replace(
-            output,
-            text=replaced.original,
-            words=list(map(replaced.at, own_words)),
-            # A tag at an end belongs to the part there.
-            parts=[
-                (start and replaced.at((start, start))[0], replaced.at((end, end))[0])
-                for start, end in output.parts
-            ],
-        )
-
-    def _source_words(self, line: str, segments: list[Segment]) -> list[Place]:
-        """The place in the line of each word of its segments."""
-        words: list[Place] = []
-        for segment in segments:
-            places = self._source.places(characters(line[segment.start : segment.end]))
-            places = places[segment.first : segment.first + len(segment.ids)]
-            words += _moved(self._sides()[0].places(segment.ids, places), segment.start)
-        return words
-
-    def _output(
-        self, segments: list[Segment], parts: list[_Part], rank: int, need_alignment: bool
-    ) -> Output:
-        """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
-        text = ""
-        pieces: list[str] = []
-        links: list[Link] = []
-        words: list[Place] = []
-        places: list[Place] = []
-        log_prob, length = 0.0, 0
-        source_count = 0  # the source words of the parts before
-        for segment, part in zip(segments, parts, strict=True):
-            text += segment.before
-            start = len(text)
-            hypothesis = part.result[min(rank, len(part.result) - 1)]
-            decoded = self._target.decode(hypothesis.ids)
-            if segment.is_fragment:
-                decoded = decoded.rstrip(".!?。！？")
-            shown = None
-            if segment.originals:
-                spaced = hypothesis.is_repaired and has_spaces(self._reader.config.data.target_lang)
-                shown = restored(decoded, segment.originals, spaced)
-            text += decoded if shown is None else shown.original
-            places.append((start, len(text)))
-            text += segment.after
-            pieces += self._target.pieces(hypothesis.ids)
-            log_prob += hypothesis.log_prob
-            length += len(hypothesis.ids) + 1
-            if need_alignment:
-                attention = hypothesis.attention
-                if attention is not None:
-                    read = part.content.source[len(segment.tags) :]
-                    columns = outside_annotations(read, self._reader.subwords)
-                    attention = attention[:, len(segment.tags) :][:, columns]
-                found = self._aligned(segment.ids, hypothesis.ids, attention)
-                links += ((source_count + i, len(words) + j) for i, j in found.links)
-                source_count += found.source_words
-                of_subwords = self._target.decoded_places(hypothesis.ids)
-                own_words = self._sides()[1].places(hypothesis.ids, of_subwords)
-                words += _moved(own_words if shown is None else map(shown.at, own_words), start)
-        return Output(
-            # A vocabulary may hold characters that would end the line.
-            text=re.sub(r"[\r\n]", " ", text),
-            score=log_prob / length_penalty(max(length, 1), self._decoding),
-            log_prob=log_prob,
-            pieces=pieces,
-            alignment=links if need_alignment else None,
-            words=words if need_alignment else None,
-            parts=places,
-        )
-
-    def _aligned(
-        self, source: list[int], target: list[int], attention: np.ndarray | None
-    ) -> Aligned:
-        """The word alignment that follows from `Hypothesis.attention`; without it, no links."""
-        # The number of the word that each subword belongs to, for both sides.
-        source_words, target_words = (
-            side.numbers(np.array(ids, np.int64))
-            for side, ids in zip(self._sides(), (source, target), strict=True)
-        )
-        links = []
-        if attention is not None:
-            links = word_alignment(attention, source_words, target_words)
-        return Aligned(links, word_count(source_words), word_count(target_words))
-
     def _warn_of_outputs(self, parts: list[_Part], line: int) -> None:
         """Warns if an output is as long as it may be, because it may be cut there, or if there is
         none."""
@@ -474,21 +349,6 @@ class _Part:
     result: Any = None
 
 
-def _different(outputs: list[Output]) -> list[Output]:
-    """The outputs in their order, but each text only once, with the best of its scores. The others
-    are the same text in other subwords."""
-    different: dict[str, Output] = {}
-    for output in outputs:
-        known = different.setdefault(output.text, output)
-        if output.score > known.score:
-            different[output.text] = output
-    return list(different.values())
-
-
-def _moved(places: Iterable[Place], distance: int) -> Iterator[Place]:
-    return ((distance + start, distance + end) for start, end in places)
-
-
 def _one_by_one(
     engine: Engine, lock: threading.Lock, batches: Iterator[Work | None]
 ) -> Iterator[Result | None]:
@@ -499,22 +359,3 @@ def _one_by_one(
             with lock:
                 result = batch(engine)
         yield result
-
-
-def word_alignment(
-    attention: np.ndarray, source_words: np.ndarray, target_words: np.ndarray
-) -> list[Link]:
-    """Pairs (source word, target word) in rising order. Each target word is linked to the source
-    word with the greatest attention, summed over the subwords of both words.
-
-    Args:
-        attention: (target subwords, source subwords).
-        source_words, target_words: the number of each subword's word, as from `Words.numbers`.
-    """
-    if not word_count(source_words):
-        return []
-    totals = np.zeros((word_count(target_words), word_count(source_words)))
-    rows, columns = target_words != NONE, source_words != NONE
-    places = np.ix_(target_words[rows], source_words[columns])
-    np.add.at(totals, places, attention[rows][:, columns])
-    return sorted((int(best), target) for target, best in enumerate(totals.argmax(axis=1)))
