@@ -85,7 +85,7 @@ def test_libretranslatepy(closed_service, service):
 
 
 def test_weblate(closed_service, service):
-    """The requests of Weblate (2026.10, machinery/libretranslate.py), and what it reads of answers."""
+    """The requests of Weblate 2026.10 (machinery/libretranslate.py), and how it reads answers."""
     headers = {
         "Referer": "https://weblate.example/",
         "Accept": "application/json; charset=utf-8",
