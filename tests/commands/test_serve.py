@@ -90,13 +90,16 @@ def test_an_export_is_served_without_paddle(export):
         form = {"q": LINES[0], "source": "en", "target": "de", "alternatives": "1"}
         answer = client.post("/translate", data=form).json()
         assert answer["translatedText"] == translations[0] and len(answer["alternatives"]) == 1
+        # What Weblate puts in place of placeholders and tags.
+        form = {"q": [f"{LINES[0]} [X17X]"], "source": "en", "target": "de"}
+        assert client.post("/translate", json=form).json()["translatedText"][0].count("[X17X]") == 1
         for pid in (process.pid, *workers_of(process)):
             assert "paddle" not in Path(f"/proc/{pid}/maps").read_text()
         workers = workers_of(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
         messages = process.stderr.read()
-    assert messages.count("POST /translate") == 3
+    assert messages.count("POST /translate") == 4
     assert LINES[0] not in messages
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 

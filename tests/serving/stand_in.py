@@ -87,6 +87,7 @@ class StandIn:
         alignment=False,
         warn=None,
         in_document=False,
+        protect=(),
         terms=None,
     ):
         if self.busy:

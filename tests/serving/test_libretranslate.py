@@ -85,11 +85,11 @@ def test_libretranslatepy(closed_service, service):
 
 
 def test_weblate(closed_service, service):
-    """The requests of weblate/machinery/libretranslate.py (5.14), and what it reads in answers."""
+    """The requests of Weblate 2026.10 (machinery/libretranslate.py), and how it reads answers."""
     headers = {
         "Referer": "https://weblate.example/",
         "Accept": "application/json; charset=utf-8",
-        "User-Agent": "Weblate/5.14.3",
+        "User-Agent": "Weblate/2026.10.1",
     }
     for one, key in ((closed_service, TOKEN), (service, "")):
         # It asks for the languages without the key, and needs the source and the target in them.

@@ -1,6 +1,7 @@
 """A served model: its translations are those of the command `translate`, whoever else asks."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.data.terms import Term
 from transformer_mt.serving.batching import Limits, Ticket
+from transformer_mt.serving.libretranslate import PLACEHOLDER
 from transformer_mt.serving.models import serving
 from transformer_mt.utils.errors import UsageError
 
@@ -168,3 +170,27 @@ def test_markup_of_documents_is_protected(model):
         assert found.text.count(piece) == 1
     (found,) = ask(model, [line])
     assert "<b>" not in found.text
+
+
+@pytest.fixture(scope="module")
+def model_with_symbols(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("symbols")
+    config = make_config(folder, data={"protect": ["placeholders"]})
+    directory = make_model_directory(folder / "model", demo_pairs(200), config)
+    with serving([str(directory.path)], Limits()) as models:
+        yield models["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("model", PLACEHOLDER), ("model_with_symbols", rf"{PLACEHOLDER}|{{x}}")]
+)
+def test_what_a_client_protects_is_in_the_translation_once(name, kept, request):
+    own = request.getfixturevalue(name)
+    lines = ["The [X4X] dog [X12X] runs.", "[X0X]", "[X0X]dog[X6X]", "A dog {x} [X8X].", *LINES]
+    lines.append(" ".join(f"[X{number}X]" for number in range(20)) + " dogs")
+    plain, found = ask(own, lines), ask(own, lines, protect=(PLACEHOLDER,))
+    for line, without, translation in zip(lines, plain, found, strict=True):
+        for piece in re.findall(kept, line):
+            assert translation.text.count(piece) == 1
+        if not re.search(PLACEHOLDER, line):
+            assert translation.text == without.text

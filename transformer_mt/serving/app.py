@@ -239,7 +239,9 @@ class Service:
                 versions = [[translate_html(text, document)] for text in query.texts]
             else:
                 n_best = query.alternatives + 1 if query.alternatives else None
-                versions = libretranslate.versions_of(ends, model.translate(lines, ticket, n_best))
+                protect = (libretranslate.PLACEHOLDER,)
+                translations = model.translate(lines, ticket, n_best, protect=protect)
+                versions = libretranslate.versions_of(ends, translations)
             answer = libretranslate.answer(query, source, versions)
             return answer.model_dump_json(exclude_none=True)
 

@@ -27,6 +27,9 @@ from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.languages import primary, standard
 
 AUTO = "auto"
+# Weblate sends [X7X] in place of a placeholder or a tag that begins at character 7, and looks for
+# this in the translation. Models have not learnt such text, so it is protected whatever else is.
+PLACEHOLDER = r"\[X[0-9]+X\]"
 
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Language = Annotated[str, Field(min_length=1, max_length=100)]

@@ -119,6 +119,7 @@ class ServedModel:
         alignment: bool = False,
         warn: Warn = lambda message, kind: None,
         in_document: bool = False,
+        protect: tuple[str, ...] = (),
         terms: list[Term] | None = None,
     ) -> list[Translation]:
         """The translation of each line. It is that of the command `translate`. Several threads may
@@ -131,6 +132,7 @@ class ServedModel:
             warn: is called with what is wrong with a line, as the command warns of it.
             terms: those whose translations are given.
             in_document: whether the lines are those of a document, whose markup is protected.
+            protect: regular expressions of what is protected too, if the lines are plain text.
 
         Raises:
             UsageError: the model can't do this, or a number is too large.
@@ -141,7 +143,8 @@ class ServedModel:
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
             if value is not None and not 1 <= value <= widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
-        settings = self._settings(n_best, beam_size, alignment, in_document, terms is not None)
+        asked = n_best, beam_size, alignment, in_document, protect, terms is not None
+        settings = self._settings(*asked)
         run = partial(self.queue.run, ticket)
         translator = self._translator.with_settings(settings, run, warn, terms)
         window = [Line(text) for text in lines]
@@ -208,6 +211,7 @@ class ServedModel:
         beam_size: int | None,
         alignment: bool,
         in_document: bool = False,
+        protect: tuple[str, ...] = (),
         terms: bool = False,
     ) -> DecodingConfig:
         n_best = n_best or 1
@@ -215,6 +219,10 @@ class ServedModel:
         changes: dict[str, Any] = {"n_best": n_best, "beam_size": beam_size}
         if in_document:
             changes["protect"] = protected_in_documents(self._spec.config)
+        elif protect:
+            own = self._decoding.protect
+            known = self._spec.config.data.protect if own is None else own
+            changes["protect"] = [*known, *protect]
         settings = with_changes(self._decoding, changes)
         asked = ["alignment"] * alignment + ["terms"] * terms
         registry.require_possible(self._spec, settings, asked)
