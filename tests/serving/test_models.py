@@ -151,7 +151,7 @@ def test_an_export_is_served_without_paddle_and_says_what_it_was_trained_on(dire
         assert served.card.engine == "CTranslate2"
         assert (served.card.pairs, served.card.test.score) == (12345, 20.0)
         assert not served.card.attention and not served.card.terms
-        with pytest.raises(UsageError, match="terms: CTranslate2's search can't"):
+        with pytest.raises(UsageError, match="CTranslate2's search can't"):
             ask(served, LINES[:1], terms=[Term("dog", ("Hund",))])
         assert len(ask(served, LINES[:20])) == 20
         with pytest.raises(UsageError, match="does not give the weights"):
