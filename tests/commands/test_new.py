@@ -64,6 +64,19 @@ def test_a_corpus_with_dev_and_test_set(capsys):
     assert f"d_model {config.model.d_model}" in said
 
 
+def test_a_text_with_tags(folder, capsys):
+    """They are protected if the text has some, and the vocabulary has room for their symbols."""
+    pairs = demo_pairs(400)
+    write_pairs(folder / "corpus", "train", pairs)
+    assert make().data.protect == []
+    tagged = [(f"<b>{a}</b>", f"<b>{b}</b>") for a, b in pairs[:4]]
+    write_pairs(folder / "corpus", "train", tagged + pairs[4:])
+    config = make("--force")
+    assert "tags" in config.data.protect and "numbers" not in config.data.protect
+    assert "1.0% of the pairs" in capsys.readouterr().out
+    assert "unmatched" not in check_without_warning(capsys)
+
+
 def test_a_small_tsv_file(capsys, folder):
     write_lines(folder / "my pairs.tsv", ("\t".join(pair) for pair in demo_pairs(50)))
     config = make(train="my pairs.tsv")

@@ -357,8 +357,11 @@ def recipe_text(values: dict[str, Any], vocabulary_sizes: dict[str, int], file: 
     """
     template = Template(Path(__file__).with_name("recipe.yaml").read_text(encoding="utf-8"))
     sizes = "\n".join(f"  {key}: {size}" for key, size in vocabulary_sizes.items())
-    shown = {
-        key: dump_yaml({key: value}).partition(": ")[2].rstrip("\n")
-        for key, value in values.items()
-    }
+
+    def on_a_line(value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(map(on_a_line, value))}]"
+        return dump_yaml({"": value}).partition(": ")[2].rstrip("\n")
+
+    shown = {key: on_a_line(value) for key, value in values.items()}
     return template.substitute(shown, vocabulary=sizes, file=file)

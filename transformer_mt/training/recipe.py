@@ -17,9 +17,11 @@ from typing import Any
 from transformer_mt.config import file as config_file
 from transformer_mt.config.file import recipe_text
 from transformer_mt.config.schema import Config
+from transformer_mt.config.text import PROTECTED_IN_DOCUMENTS
 from transformer_mt.data.corpus import Split, open_corpus
 from transformer_mt.data.facts import RARE
 from transformer_mt.data.prepare import PreparedData
+from transformer_mt.data.spans import SYMBOLS, SpanFinder
 from transformer_mt.training.advice import advice
 from transformer_mt.training.loop import Trainer, seconds_per_step
 from transformer_mt.training.parallel import Processes
@@ -34,6 +36,10 @@ LARGEST_VOCABULARY = 32_000
 SHARED_LETTERS = 0.5
 # Above this number of different characters, the rarest are left out.
 MANY_CHARACTERS = 500
+# Tags, placeholders and the like are protected if this share of the pairs has some, of about so
+# many pairs that are looked at.
+PROTECTED_SHARE = 0.005
+SPAN_PAIRS = 20_000
 # More passes over the text than this rarely help.
 MOST_EPOCHS = 40
 # A small text is seen for at least this number of steps.
@@ -99,7 +105,7 @@ def make_recipe(
     used = devices.use(device)
     draft = Draft(path, place)
     corpus = open_corpus(draft.config().data)
-    (letters, characters), smallest = _choose_subwords(draft, corpus.train)
+    (letters, characters, spans), smallest = _choose_subwords(draft, corpus.train)
     data = _fit_vocabulary(draft, smallest)
     facts, sizes = data.facts, [f"{size:,}" for size in draft.vocabulary.values()]
     reasons = [
@@ -107,6 +113,7 @@ def make_recipe(
         f"{facts['test']:,}",
         f"subwords     {' and '.join(sizes)}, {letters}",
         characters,
+        *spans,
     ]
     if facts["pairs"] < 10_000:
         reasons.append("             this is little text: do not expect much of the translations")
@@ -125,7 +132,7 @@ class Draft:
         self.path = path
         self.vocabulary = {"vocab_size": LARGEST_VOCABULARY}
         self.values: dict[str, Any] = {**place, "joint": True, "character_coverage": 1.0}
-        self.values |= {"dropout": 0.1, "seconds": 0.0, "epochs": 0.0}
+        self.values |= {"protect": [], "dropout": 0.1, "seconds": 0.0, "epochs": 0.0}
         self.set_size(SIZES[0])
         self.set_steps(FEWEST_STEPS)
 
@@ -158,20 +165,35 @@ class Draft:
 # ---- The text ----
 
 
-def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[int]]:
-    """Counts the characters of a text, and sets what follows from them. Returns the reasons, and
-    the smallest size of each vocabulary."""
+def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str, list[str]], list[int]]:
+    """Counts the characters and the protected spans of a text, and sets what follows from them.
+    Returns the reasons, and the smallest size of each vocabulary."""
     sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    total = split.line_count
+    finder = SpanFinder(PROTECTED_IN_DOCUMENTS)
+    total, with_spans = split.line_count, 0
+    step = 1 + total // SPAN_PAIRS
     with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
-        for source, target in split.pairs():
+        for number, (source, target) in enumerate(split.pairs()):
             sides[0].update(source)
             sides[1].update(target)
+            if number % step == 0:
+                with_spans += bool(finder.find(source) and finder.find(target))
             bar.update()
+    share = with_spans / max(1, len(range(0, total, step)))
+    spans = []
+    if share >= PROTECTED_SHARE:
+        draft.values["protect"] = list(PROTECTED_IN_DOCUMENTS)
+        spans = [
+            f"protected    tags, placeholders, addresses and the like, which {share:.1%} of "
+            "the pairs have"
+        ]
     shared, different = _shared_letters(*sides), len(sides[0] | sides[1])
     joint, coverage = shared >= SHARED_LETTERS, 1.0 if different <= MANY_CHARACTERS else 0.9995
     draft.values |= {"joint": joint, "character_coverage": coverage}
-    smallest = [_needed(side, coverage) for side in ([sides[0] + sides[1]] if joint else sides)]
+    symbols = len(SYMBOLS) if spans else 0
+    smallest = [
+        _needed(side, coverage) + symbols for side in ([sides[0] + sides[1]] if joint else sides)
+    ]
     # Beside its characters, a script with thousands of them needs room for words.
     usual = next((size for most, size in VOCABULARIES if total < most), LARGEST_VOCABULARY)
     sizes = [max(usual, math.ceil(1.5 * size / 500) * 500) for size in smallest]
@@ -180,7 +202,7 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[
     why = "shared, because" if joint else "for each language, because"
     kept = "all are kept" if coverage == 1 else f"the rarest are left out ({coverage:.2%} are kept)"
     letters = f"{why} {shared:.0%} of the letters are the same"
-    return (letters, f"characters   {different:,} different ones; {kept}"), smallest
+    return (letters, f"characters   {different:,} different ones; {kept}", spans), smallest
 
 
 def _shared_letters(*sides: Counter[str]) -> float:
