@@ -112,8 +112,7 @@ def test_word_units_are_paragraphs(docx_file):
     found = [(unit.name, shown(unit.source)) for unit in document.units]
     assert found[1][1].startswith('Plain text and ⟦<x id="1"/>⟧')  # the comment ends here
     assert found[1][1].endswith(
-        '⟦<g id="3">⟧bold⟦</g>⟧ and more.⟦<x id="4"/>⟧After a tab⟦<x id="5"/>⟧ and '
-        '⟦<g id="6">⟧italics⟦</g>⟧'
+        '⟦<g id="3">⟧bold⟦</g>⟧ and more.⟦\n⟧After a tab⟦<x id="4"/>⟧ and ⟦<g id="5">⟧italics⟦</g>⟧'
     )
     assert [found[0], *found[2:]] == [
         ("document, paragraph 1", "Annual report"),
@@ -216,7 +215,21 @@ def field(instruction: str, result: str) -> str:
             RUN.format("", "Note")
             + "<w:r><w:footnoteReference w:id='2'/></w:r>"
             + "<w:r><w:br/><w:t>new<!-- c --> line</w:t><w:noBreakHyphen/><w:t>x</w:t></w:r>",
-            'Note⟦<x id="1"/>⟧⟦<x id="2"/>⟧new line\u2011x',
+            'Note⟦<x id="1"/>⟧⟦\n⟧new line\u2011x',
+        ),
+        (
+            # A pair ends with a word, but an index and a capital letter are not one.
+            RUN.format("", "Open the ")
+            + RUN.format(BOLD, "docu")
+            + RUN.format("", "ment, ")
+            + RUN.format(BOLD, "K")
+            + RUN.format("", "eys and V")
+            + RUN.format(BOLD, "max")
+            + RUN.format("", " of un")
+            + RUN.format("<w:rPr><w:i/></w:rPr>", "do")
+            + RUN.format("", "ing"),
+            'Open the ⟦<g id="1">⟧document⟦</g>⟧, ⟦<g id="2">⟧K⟦</g>⟧eys and '
+            'V⟦<g id="3">⟧max⟦</g>⟧ of ⟦<g id="4">⟧undoing⟦</g>⟧',
         ),
         (
             "<w:sdt><w:sdtPr/><w:sdtContent>" + RUN.format("", "Field") + "</w:sdtContent></w:sdt>",
@@ -324,7 +337,7 @@ def test_presentations_are_written_as_they_were_read():
             "slide1, paragraph 2",
             'The first⟦<g id="1">⟧ bold⟦</g>⟧⟦<g id="2">⟧ link⟦</g>⟧',
         ),
-        ("slide1, paragraph 3", 'Two⟦<x id="1"/>⟧broken'),
+        ("slide1, paragraph 3", "Two⟦\n⟧broken"),
         ("slide2, paragraph 1", "Title 1"),
         ("slide2, paragraph 2", "Cell"),
         ("slide3, paragraph 1", "Title 2"),
@@ -404,7 +417,7 @@ def test_text_documents_are_written_as_they_were_read(odt_file):
         (
             "content, paragraph 2",
             'Some ⟦<g id="1">⟧bold text⟦</g>⟧ then   ⟦<g id="2">⟧a link⟦</g>⟧⟦<x id="3"/>⟧ '
-            'to the end⟦<x id="4"/>⟧here.',
+            "to the end⟦\n⟧here.",
         ),
         ("content, paragraph 3", "A foot note"),
         ("content, paragraph 4", "Cell & more"),
@@ -452,7 +465,7 @@ def odt_with(odt_file: bytes, xml: str) -> bytes:
         (
             "<text:tracked-changes><text:p>Deleted</text:p></text:tracked-changes>"
             "<text:p>Page <text:page-number>1</text:page-number> of<text:line-break/>it</text:p>",
-            'Page ⟦<x id="1"/>⟧ of⟦<x id="2"/>⟧it',
+            'Page ⟦<x id="1"/>⟧ of⟦\n⟧it',
         ),
         (
             "<text:p><text:span text:style-name='T1'>A<text:span text:style-name='T2'>B</text:span>"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from transformer_mt.formats.archive import Archive
-from transformer_mt.formats.document import MARKUP, Document, Unit
+from transformer_mt.formats.document import LINE_BREAK, MARKUP, Document, Unit
 from transformer_mt.formats.pieces import (
     Piece,
     arrange,
@@ -21,6 +21,7 @@ from transformer_mt.formats.pieces import (
     core,
     is_translatable,
     text_of,
+    with_whole_words,
     words_of,
 )
 from transformer_mt.formats.splicing import Edits
@@ -189,7 +190,7 @@ class OfficeDocument(Document):
         if not is_translatable("".join(item.text for item in found if item.kind == "text")):
             return
         items, format_ = _pieces(found)
-        items = blanks_apart(items)
+        items = blanks_apart(with_whole_words(items))
         first, end = core(items)
         _name(items[first:end])
         if not is_translatable(words_of(items[first:end])):
@@ -294,9 +295,11 @@ def _pieces(found: list[Item]) -> tuple[list[str | Piece], Format]:
 
 
 def _name(items: list[str | Piece]) -> None:
-    """Numbers the pieces of a unit."""
+    """Numbers the pieces of a unit, except those that end a line."""
     number = 0
     for item in items:
-        if isinstance(item, Piece) and (item.opens or item.partner is None):
+        if isinstance(item, Piece) and item.may_be_lost:
+            item.shown = LINE_BREAK
+        elif isinstance(item, Piece) and (item.opens or item.partner is None):
             number += 1
             item.shown = f'<g id="{number}">' if item.opens else f'<x id="{number}"/>'
