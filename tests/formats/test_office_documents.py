@@ -309,6 +309,38 @@ def test_a_table_of_contents_is_text_over_many_paragraphs():
 # ------------------------------------------------------------------------------------ PowerPoint
 
 
+def test_a_link_that_is_most_of_a_paragraph_is_no_usual_formatting():
+    pptx = pytest.importorskip("pptx")
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    paragraph = slide.placeholders[1].text_frame.paragraphs[0]
+    for text, bold, address in (
+        ("See ", None, None),
+        ("the long name ", None, "http://example.org/"),
+        ("of a link", True, "http://example.org/"),
+    ):
+        run = paragraph.add_run()
+        run.text, run.font.bold, run.hyperlink.address = text, bold, address
+    for run in paragraph.runs[2:]:  # as PowerPoint has it: one relation for both runs
+        run._r.rPr.hlinkClick.rId = paragraph.runs[1]._r.rPr.hlinkClick.rId
+    file = io.BytesIO()
+    deck.save(file)
+    document = PPTXDocument(file.getvalue(), "a.pptx", LANGUAGES)
+    assert sources(document) == ['See ⟦<g id="1">⟧the long name ⟦<g id="2">⟧of a link⟦</g>⟧⟦</g>⟧']
+    written = document.render({0: marked('⟦<g id="1">⟧Der Verweis⟦</g>⟧ dort')}, "m")
+    runs = (
+        pptx.Presentation(io.BytesIO(written))
+        .slides[0]
+        .placeholders[1]
+        .text_frame.paragraphs[0]
+        .runs
+    )
+    assert [(run.text, run.hyperlink.address) for run in runs] == [
+        ("Der Verweis", "http://example.org/"),
+        (" dort", None),
+    ]
+
+
 def test_presentations_are_written_as_they_were_read():
     pptx = pytest.importorskip("pptx")
     deck = pptx.Presentation()
@@ -446,6 +478,24 @@ def test_text_documents_are_written_as_they_were_read(odt_file):
 def odt_with(odt_file: bytes, xml: str) -> bytes:
     new = f"<office:text>{xml}".encode()
     return with_member(odt_file, "content.xml", lambda data: data.replace(b"<office:text>", new))
+
+
+def test_a_range_begins_before_its_end(odt_file):
+    """Of a bookmark or a tracked change, a translation may have the marks in another order."""
+    swapped = '⟦<x id="2"/>⟧A⟦<x id="1"/>⟧'
+    xml = "<w:p>{0}<w:bookmarkStart w:id='7' w:name='n'/>{0}<w:bookmarkEnd w:id='7'/>{0}</w:p>"
+    content = body(xml.format(RUN.format("", "a")))
+    document = DOCXDocument(content, "a.docx", LANGUAGES)
+    assert sources(document) == ['a⟦<x id="1"/>⟧a⟦<x id="2"/>⟧a']
+    written = part(document.render({0: marked(swapped)}, "m"), "word/document.xml")
+    assert re.findall("bookmark[SE]|>A<", written) == ["bookmarkS", ">A<", "bookmarkE"]
+
+    xml = "a<text:{0}-start text:{1}='c'/>a<text:{0}-end text:{1}='c'/>a"
+    for kind, name in (("change", "change-id"), ("bookmark", "name")):
+        content = odt_with(odt_file, f"<text:p>{xml.format(kind, name)}</text:p>")
+        document = ODTDocument(content, "a.odt", LANGUAGES)
+        written = part(document.render({0: marked(swapped)}, "m"), "content.xml")
+        assert re.findall(f"{kind}-[se]|>A<", written)[:3] == [f"{kind}-s", ">A<", f"{kind}-e"]
 
 
 @pytest.mark.parametrize(
