@@ -1,6 +1,7 @@
 """The command `translate` with documents, and with translation memories."""
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -536,10 +537,12 @@ def test_a_memory_without_pairs_is_a_warning(translate):
         (["a.txt", "b.txt", "--memory", "none.po"], 2, "none.po: there is no such file"),
         (["a.txt", "b.txt", "--memory", "a.csv", "--format", "tsv"], 2, "have no scores"),
         (["a.txt", "b.txt", "--memory", "a.csv", "--prefix", "a.txt"], 2, "given prefix"),
+        (["a.tmx.gz", "b.tmx"], 2, "Unpack it"),
     ],
 )
 def test_arguments_that_do_not_fit(translate, arguments, code, words):
     written("a.json", '{"a": "A dog"}')
+    Path("a.tmx.gz").write_bytes(gzip.compress(b"<tmx/>"))
     written("a.csv", "source,target\nA dog,Ein Hund\n")
     written("a.txt", "A dog\n")
     before = sorted(Path().iterdir())
