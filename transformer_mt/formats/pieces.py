@@ -11,6 +11,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP, clean
@@ -69,9 +70,12 @@ def with_whole_words(items: Sequence[str | Piece]) -> list[str | Piece]:
     An index, as in `Vmax`, stays: only small letters are taken for a word, at least two before the
     end of the pair and one after it. So do scripts without small letters.
     """
-    result = list(items)
-    for place in range(1, len(items) - 1):
-        item, before, after = items[place], result[place - 1], result[place + 1]
+    result: list[str | Piece] = []
+    for is_text, group in groupby(items, lambda item: isinstance(item, str)):
+        own = list(group)
+        result += [words_of(own)] if is_text else own
+    for place in range(1, len(result) - 1):
+        before, item, after = result[place - 1 : place + 2]
         if isinstance(item, str) or item.partner is None:
             continue
         if not (isinstance(before, str) and isinstance(after, str)):
