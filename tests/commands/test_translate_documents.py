@@ -1,6 +1,7 @@
 """The command `translate` with documents, and with translation memories."""
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -281,15 +282,56 @@ def test_equal_lines_are_translated_once(tmp_path):
     assert (found.translated, found.from_memory, found.kept) == (3, 0, 0)
 
 
+def test_tabs_and_line_breaks_end_lines():
+    """In a menu, the keys of a command stand behind a tab, and in HTML, <br> ends a line."""
+    asked = []
+
+    def reverse(lines):
+        asked.extend(lines)
+        return [clean(line)[::-1] for line in lines]
+
+    text = registry.parse(b'{"a": "Save\\t\\tCtrl+S"}', "a.json", ("en", "de"))
+    page = registry.parse(b"<p>One <b>two<br/>\nthree</b> four", "a.html", ("en", "de"))
+    marks = registry.parse(b"First  \nline<br>more\n", "a.md", ("en", "de"))
+    assert translate_document(text, reverse, "").content == b'{"a": "evaS\\t\\tS+lrtC"}'
+    assert translate_document(page, reverse, "").content.startswith(b"<p>owt")
+    assert translate_document(marks, reverse, "").content == b"tsriF  \nenil<br>erom\n"
+    bare = [clean(line) for line in asked]
+    assert bare == ["Save", "Ctrl+S", "One <b>two", "three</b> four", "First", "line", "more"]
+
+
+def test_what_is_translated_as_itself_stays_as_the_file_writes_it():
+    """Only beside its source, a translation is written all the same."""
+    for name, content in (
+        ("a.json", rb'{"a": "https://a.b/", "b": "\/ \u0041 x"}'),
+        ("a.properties", b"a = caf\\u00E9 \\\n   x\n"),
+        (
+            "strings.xml",
+            b"<resources><string name='a'>&quot;a&quot;  b &#169;</string></resources>",
+        ),
+        ("a.html", b"<p title='&#65; b'>A&mdash;B <b>&copy; x</b>"),
+        ("a.md", b"One\\*\ntwo &amp; three\n"),
+    ):
+        document = registry.parse(content, name, ("en", "de"))
+        found = translate_document(document, list, "")
+        assert found.content == content
+        assert found.translated == len(document.units) > 0
+    table = registry.parse(b"a,b\nOK,\n", "a.csv", ("en", "de"), ("a", "b"))
+    assert translate_document(table, list, "").content == b"a,b\nOK,OK\n"
+
+
 @given(
     st.text(st.characters(exclude_categories=["Cs"]))
     | st.text("ab \t\n\r\x1e\x1f\u2028\ue000\ue001")
 )
 def test_what_is_translated_by_itself_stays(text):
-    document = registry.parse(json.dumps({"a": f"x{text}"}).encode(), "a.json", ("en", "de"))
-    found = translate_document(document, list, "")
-    assert json.loads(found.content) == {"a": f"x{clean(text)}"}
+    content = json.dumps({"a": f"x{text}"}).encode()
+    found = translate_document(registry.parse(content, "a.json", ("en", "de")), list, "")
+    assert found.content == content
     assert found.translated == 1
+    beside = registry.parse(content, "a.jsonl", ("en", "de"), ("a", "b"))
+    found = translate_document(beside, list, "")
+    assert json.loads(found.content) == {"a": f"x{text}", "b": f"x{clean(text)}"}
 
 
 # ---- What is done ----
@@ -495,10 +537,12 @@ def test_a_memory_without_pairs_is_a_warning(translate):
         (["a.txt", "b.txt", "--memory", "none.po"], 2, "none.po: there is no such file"),
         (["a.txt", "b.txt", "--memory", "a.csv", "--format", "tsv"], 2, "have no scores"),
         (["a.txt", "b.txt", "--memory", "a.csv", "--prefix", "a.txt"], 2, "given prefix"),
+        (["a.tmx.gz", "b.tmx"], 2, "Unpack it"),
     ],
 )
 def test_arguments_that_do_not_fit(translate, arguments, code, words):
     written("a.json", '{"a": "A dog"}')
+    Path("a.tmx.gz").write_bytes(gzip.compress(b"<tmx/>"))
     written("a.csv", "source,target\nA dog,Ein Hund\n")
     written("a.txt", "A dog\n")
     before = sorted(Path().iterdir())

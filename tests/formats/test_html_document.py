@@ -84,7 +84,7 @@ def test_units_are_the_texts_of_blocks_and_what_attributes_say():
         ("line 5", "Loose text ⟦<b>⟧here⟦</b>⟧"),
         (
             "line 6",
-            'Hello, ⟦<a href="x?a=1&b=2" title="Tip">⟧big ⟦<i>⟧world⟦</i>⟧⟦</a>⟧!⟦<br>⟧ Next line '
+            'Hello, ⟦<a href="x?a=1&b=2" title="Tip">⟧big ⟦<i>⟧world⟦</i>⟧⟦</a>⟧!⟦\n⟧ Next line '
             "⟦<img src=a.png alt='It&#39;s a picture'>⟧ ⟦<code>x &lt; y</code>⟧ end.",
         ),
         ("line 6, attribute", "Tip"),
@@ -159,7 +159,7 @@ def test_what_is_not_translated_stays_byte_for_byte():
         ("a <b>b</b> c", "⟦<b>⟧a⟦</b>⟧ ⟦<b>⟧b⟦</b>⟧ c", "<b>a</b> b c"),
         ("a <b>b <i>c</i></b> d", "⟦<b>⟧a⟦<i>⟧b⟦</b>⟧c⟦</i>⟧", "<b>ab</b>c"),
         ("a <b>b <i>c</i></b> d", "⟦<i>⟧a ⟦<b>⟧b⟦</b>⟧⟦</i>⟧", "<i>a <b>b</b></i>"),
-        ("a <img> b <br> c", "a ⟦<br>⟧⟦<br>⟧⟦<script>⟧ b", "a <br> b<img>"),
+        ("a <img> b <br> c", "a ⟦\n⟧⟦\n⟧⟦<script>⟧ b", "a <br> b<img>"),
         ("see <a>the page</a>!", "⟦</a>⟧siehe⟦<a>⟧", "siehe"),
         ("a </b> c <i> d", "x", "x</b><i>"),
     ],
@@ -228,7 +228,7 @@ def test_xhtml_has_elements_without_content():
         "<p>Text<br/>more <![CDATA[a<b]]></p></html>"
     )
     document = read(page, "page.xhtml")
-    assert [shown(unit.source) for unit in document.units] == ["Text⟦<br/>⟧more"]
+    assert [shown(unit.source) for unit in document.units] == ["Text⟦\n⟧more"]
     assert translate(document).decode() == page
     # In HTML, the script has no end.
     assert not read(page[21:]).units

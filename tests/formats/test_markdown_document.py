@@ -104,12 +104,12 @@ def test_units_are_the_texts_with_their_markup_between_marks():
         (
             "line 6",
             'Some ⟦**⟧bold⟦**⟧ text, ⟦`code`⟧, a ⟦[⟧link ⟦*⟧em⟦*⟧⟦](http://a.b/c "T")⟧ and '
-            "⟦![img](x.png)⟧ after break⟦<br>⟧again. A ⟦[⟧ref⟦]⟧ and ⟦[⟧other⟦][ref]⟧, "
+            "⟦![img](x.png)⟧ after break⟦\n⟧again. A ⟦[⟧ref⟦]⟧ and ⟦[⟧other⟦][ref]⟧, "
             "⟦*⟧⟦**⟧both⟦**⟧ x⟦*⟧, foo_bar_baz, ⟦https://x.y/a_b?c=1⟧. See ⟦<https://auto.link>⟧ "
-            "& *stars* ⟦<b>⟧html⟦</b>⟧ ⟦<br>⟧ ⟦<kbd>Ctrl</kbd>⟧.",
+            "& *stars* ⟦<b>⟧html⟦</b>⟧ ⟦\n⟧ ⟦<kbd>Ctrl</kbd>⟧.",
         ),
         ("line 12", "Foot note text."),
-        ("line 14", "Quoted ⟦*⟧text⟦*⟧ over lines⟦<br>⟧and more"),
+        ("line 14", "Quoted ⟦*⟧text⟦*⟧ over lines⟦\n⟧and more"),
         ("line 19", "Done item continued"),
         ("line 21", "nested deep"),
         ("line 24", "A"),

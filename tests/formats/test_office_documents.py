@@ -112,8 +112,7 @@ def test_word_units_are_paragraphs(docx_file):
     found = [(unit.name, shown(unit.source)) for unit in document.units]
     assert found[1][1].startswith('Plain text and ⟦<x id="1"/>⟧')  # the comment ends here
     assert found[1][1].endswith(
-        '⟦<g id="3">⟧bold⟦</g>⟧ and more.⟦<x id="4"/>⟧After a tab⟦<x id="5"/>⟧ and '
-        '⟦<g id="6">⟧italics⟦</g>⟧'
+        '⟦<g id="3">⟧bold⟦</g>⟧ and more.⟦\n⟧After a tab⟦<x id="4"/>⟧ and ⟦<g id="5">⟧italics⟦</g>⟧'
     )
     assert [found[0], *found[2:]] == [
         ("document, paragraph 1", "Annual report"),
@@ -216,7 +215,21 @@ def field(instruction: str, result: str) -> str:
             RUN.format("", "Note")
             + "<w:r><w:footnoteReference w:id='2'/></w:r>"
             + "<w:r><w:br/><w:t>new<!-- c --> line</w:t><w:noBreakHyphen/><w:t>x</w:t></w:r>",
-            'Note⟦<x id="1"/>⟧⟦<x id="2"/>⟧new line\u2011x',
+            'Note⟦<x id="1"/>⟧⟦\n⟧new line\u2011x',
+        ),
+        (
+            # A pair ends with a word, but an index and a capital letter are not one.
+            RUN.format("", "Open the ")
+            + RUN.format(BOLD, "docu")
+            + RUN.format("", "ment, ")
+            + RUN.format(BOLD, "K")
+            + RUN.format("", "eys and V")
+            + RUN.format(BOLD, "max")
+            + RUN.format("", " of un")
+            + RUN.format("<w:rPr><w:i/></w:rPr>", "do")
+            + RUN.format("", "ing"),
+            'Open the ⟦<g id="1">⟧document⟦</g>⟧, ⟦<g id="2">⟧K⟦</g>⟧eys and '
+            'V⟦<g id="3">⟧max⟦</g>⟧ of ⟦<g id="4">⟧undoing⟦</g>⟧',
         ),
         (
             "<w:sdt><w:sdtPr/><w:sdtContent>" + RUN.format("", "Field") + "</w:sdtContent></w:sdt>",
@@ -296,6 +309,38 @@ def test_a_table_of_contents_is_text_over_many_paragraphs():
 # ------------------------------------------------------------------------------------ PowerPoint
 
 
+def test_a_link_that_is_most_of_a_paragraph_is_no_usual_formatting():
+    pptx = pytest.importorskip("pptx")
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    paragraph = slide.placeholders[1].text_frame.paragraphs[0]
+    for text, bold, address in (
+        ("See ", None, None),
+        ("the long name ", None, "http://example.org/"),
+        ("of a link", True, "http://example.org/"),
+    ):
+        run = paragraph.add_run()
+        run.text, run.font.bold, run.hyperlink.address = text, bold, address
+    for run in paragraph.runs[2:]:  # as PowerPoint has it: one relation for both runs
+        run._r.rPr.hlinkClick.rId = paragraph.runs[1]._r.rPr.hlinkClick.rId
+    file = io.BytesIO()
+    deck.save(file)
+    document = PPTXDocument(file.getvalue(), "a.pptx", LANGUAGES)
+    assert sources(document) == ['See ⟦<g id="1">⟧the long name ⟦<g id="2">⟧of a link⟦</g>⟧⟦</g>⟧']
+    written = document.render({0: marked('⟦<g id="1">⟧Der Verweis⟦</g>⟧ dort')}, "m")
+    runs = (
+        pptx.Presentation(io.BytesIO(written))
+        .slides[0]
+        .placeholders[1]
+        .text_frame.paragraphs[0]
+        .runs
+    )
+    assert [(run.text, run.hyperlink.address) for run in runs] == [
+        ("Der Verweis", "http://example.org/"),
+        (" dort", None),
+    ]
+
+
 def test_presentations_are_written_as_they_were_read():
     pptx = pytest.importorskip("pptx")
     deck = pptx.Presentation()
@@ -324,7 +369,7 @@ def test_presentations_are_written_as_they_were_read():
             "slide1, paragraph 2",
             'The first⟦<g id="1">⟧ bold⟦</g>⟧⟦<g id="2">⟧ link⟦</g>⟧',
         ),
-        ("slide1, paragraph 3", 'Two⟦<x id="1"/>⟧broken'),
+        ("slide1, paragraph 3", "Two⟦\n⟧broken"),
         ("slide2, paragraph 1", "Title 1"),
         ("slide2, paragraph 2", "Cell"),
         ("slide3, paragraph 1", "Title 2"),
@@ -404,7 +449,7 @@ def test_text_documents_are_written_as_they_were_read(odt_file):
         (
             "content, paragraph 2",
             'Some ⟦<g id="1">⟧bold text⟦</g>⟧ then   ⟦<g id="2">⟧a link⟦</g>⟧⟦<x id="3"/>⟧ '
-            'to the end⟦<x id="4"/>⟧here.',
+            "to the end⟦\n⟧here.",
         ),
         ("content, paragraph 3", "A foot note"),
         ("content, paragraph 4", "Cell & more"),
@@ -435,6 +480,24 @@ def odt_with(odt_file: bytes, xml: str) -> bytes:
     return with_member(odt_file, "content.xml", lambda data: data.replace(b"<office:text>", new))
 
 
+def test_a_range_begins_before_its_end(odt_file):
+    """Of a bookmark or a tracked change, a translation may have the marks in another order."""
+    swapped = '⟦<x id="2"/>⟧A⟦<x id="1"/>⟧'
+    xml = "<w:p>{0}<w:bookmarkStart w:id='7' w:name='n'/>{0}<w:bookmarkEnd w:id='7'/>{0}</w:p>"
+    content = body(xml.format(RUN.format("", "a")))
+    document = DOCXDocument(content, "a.docx", LANGUAGES)
+    assert sources(document) == ['a⟦<x id="1"/>⟧a⟦<x id="2"/>⟧a']
+    written = part(document.render({0: marked(swapped)}, "m"), "word/document.xml")
+    assert re.findall("bookmark[SE]|>A<", written) == ["bookmarkS", ">A<", "bookmarkE"]
+
+    xml = "a<text:{0}-start text:{1}='c'/>a<text:{0}-end text:{1}='c'/>a"
+    for kind, name in (("change", "change-id"), ("bookmark", "name")):
+        content = odt_with(odt_file, f"<text:p>{xml.format(kind, name)}</text:p>")
+        document = ODTDocument(content, "a.odt", LANGUAGES)
+        written = part(document.render({0: marked(swapped)}, "m"), "content.xml")
+        assert re.findall(f"{kind}-[se]|>A<", written)[:3] == [f"{kind}-s", ">A<", f"{kind}-e"]
+
+
 @pytest.mark.parametrize(
     ("xml", "source"),
     [
@@ -452,7 +515,7 @@ def odt_with(odt_file: bytes, xml: str) -> bytes:
         (
             "<text:tracked-changes><text:p>Deleted</text:p></text:tracked-changes>"
             "<text:p>Page <text:page-number>1</text:page-number> of<text:line-break/>it</text:p>",
-            'Page ⟦<x id="1"/>⟧ of⟦<x id="2"/>⟧it',
+            'Page ⟦<x id="1"/>⟧ of⟦\n⟧it',
         ),
         (
             "<text:p><text:span text:style-name='T1'>A<text:span text:style-name='T2'>B</text:span>"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.formats.document import MARKUP
-from transformer_mt.formats.pieces import Piece, arrange, core, text_of, words_of
+from transformer_mt.formats.pieces import Piece, arrange, core, text_of, with_whole_words, words_of
 from transformer_mt.formats.splicing import Edits
 
 
@@ -51,6 +51,17 @@ def test_pieces_are_there_once_and_in_pairs(items, parts):
     kept = {i for i in items if isinstance(i, Piece) and i.partner is None and not i.may_be_lost}
     assert kept <= set(pieces)
     assert words_of(result) == "".join(part for part in parts if isinstance(part, str))
+
+
+@given(SOURCES)
+def test_words_and_pieces_keep_their_order_when_pairs_end_with_words(items):
+    result = with_whole_words(items)
+    assert words_of(result) == words_of(items)
+    pieces = [[item for item in own if isinstance(item, Piece)] for own in (items, result)]
+    assert pieces[0] == pieces[1]
+    for before, piece, after in zip(result, result[1:], result[2:], strict=False):
+        if isinstance(piece, Piece) and piece.partner and {type(before), type(after)} == {str}:
+            assert not (before.endswith("word") and after.startswith("word"))
 
 
 @given(SOURCES)

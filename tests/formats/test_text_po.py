@@ -196,6 +196,24 @@ def test_forms_that_a_person_wrote_stay():
     assert polib.pofile(written)[0].msgstr_plural == {0: "x", 1: "B", 2: "y"}
 
 
+def test_percent_signs_of_printf_are_escaped(tmp_path):
+    message = '#, {}\nmsgid "100%% of %d, %(a)s"\nmsgstr ""\n'
+    document = read(message.format("python-format"))
+    assert document.units[0].source == "100% of %d, %(a)s"
+    written = document.render({0: "100 % der %(a)s, 5 %, %d %s"}, "").decode()
+    assert polib.pofile(written)[0].msgstr == "100 %% der %(a)s, 5 %%, %d %%s"
+    # Without the flag, and with one that denies it, a percent sign is one.
+    for flag in ("no-c-format", "qt-format"):
+        document = read(message.format(flag))
+        assert document.units[0].source == "100%% of %d, %(a)s"
+        written = document.render({0: "100 % der"}, "").decode()
+        assert polib.pofile(written)[0].msgstr == "100 % der"
+    # What is read of a translation is what is written of it.
+    done = tmp_path / "a.po"
+    done.write_text('#, c-format\nmsgid "%d%% done"\nmsgstr "%d %% fertig"\n')
+    assert list(pairs(done, ("en", "de"))) == [("%d% done", "%d % fertig")]
+
+
 def test_a_template_gets_its_encoding(tmp_path):
     template = FILE.replace("charset=UTF-8", "charset=CHARSET").replace("ß", "ss")
     document = read(template)

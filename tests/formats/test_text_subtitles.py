@@ -89,7 +89,7 @@ def test_units_are_the_cues():
             "line 7",
             marked(r"⟦{\an8}⟧⟦<i>⟧This is a long line, and this is⟦</i>⟧ another one."),
         ),
-        ("line 12", "- Is 3 < 4? - Yes & no."),
+        ("line 12", "Is 3 < 4?\nYes & no."),
         ("line 21", "Before a blank line"),
         ("line 23", "and after it 6"),
     ]
@@ -109,7 +109,7 @@ def test_translations_have_at_most_as_many_lines(newline):
         {
             0: "Guten Morgen, alle miteinander.",
             1: marked(r"⟦{\an8}⟧⟦<i>⟧Das ist eine lange Zeile, und das⟦</i>⟧ eine andere."),
-            2: "- Ist 3 < 4? - Ja & nein, aber ich weiß es nicht so genau.",
+            2: "Ist 3 < 4?\nJa & nein, aber ich weiß es nicht so genau.",
         },
         "",
     )

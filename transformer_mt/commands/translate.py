@@ -100,7 +100,7 @@ from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import say, visible
 from transformer_mt.utils.errors import Interrupted, UsageError
-from transformer_mt.utils.files import content_of, is_replaceable
+from transformer_mt.utils.files import content_of, is_compressed, is_replaceable
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.line_translator import LineTranslator
@@ -199,6 +199,8 @@ def run(options: argparse.Namespace) -> None:
     if source is not None and formats.is_document(source, options.columns):
         translate_document.run(options)
         return
+    if source is not None and is_compressed(source) and formats.is_document(source.with_suffix("")):
+        raise UsageError(f"{source}: a document that is compressed is not read. Unpack it first")
     for name in ("all", "columns"):
         if getattr(options, name):
             raise UsageError(f"--{name}: {source or 'the standard input'} is read as lines of text")

@@ -11,13 +11,24 @@ from transformer_mt.config.schema import Config
 from transformer_mt.config.text import PROTECTED_IN_DOCUMENTS
 from transformer_mt.decoding.line_reader import Warn
 from transformer_mt.decoding.memory import Found, Memory
-from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP, Document, clean
+from transformer_mt.formats.document import (
+    LINE_BREAK,
+    MARK_END,
+    MARK_START,
+    MARKUP,
+    Document,
+    clean,
+)
 from transformer_mt.utils.languages import fits
 
 # Translates lines. The name of the unit that a line is from comes with it, for messages.
 TranslateLines = Callable[[Mapping[str, str]], Sequence[str]]
 
-_LINE_END = re.compile(r"(\r\n|\r|\n)")
+# What ends a line, or a piece of markup that does not. A tab stands between two texts, such as a
+# command of a menu and its keys, and a model that moved it would move them.
+_LINE_END = re.compile(
+    rf"({MARK_START}{LINE_BREAK}{MARK_END}|\r\n|\r|\n|\t+)|{MARKUP.pattern}",
+)
 # What stands in a line for the line ends within markup. They are blanks to the model, and no text
 # has them.
 _WITHIN_MARKUP = str.maketrans({"\n": "\x1e", "\r": "\x1f"})
@@ -100,6 +111,13 @@ def translate_document(
         number: "".join(line.filled(known[line.text]) for line in lines)
         for number, lines in chosen.items()
     }
+    if document.replaces_sources:
+        # What is translated as itself, such as an address, stays as the file writes it.
+        translations = {
+            number: text
+            for number, text in translations.items()
+            if text != document.units[number].source
+        }
     texts = [[line.text for line in lines if line.has_text] for lines in chosen.values()]
     translated = sum(any(text in asked for text in own) for own in texts)
     from_memory = sum(bool(own) and of_memory.keys() >= set(own) for own in texts)
@@ -179,14 +197,11 @@ class _Line:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """The lines of a text and what ends each. Line ends within markup are a part of it."""
+    """The lines of a text and what ends each. Other line ends within markup are a part of it."""
     start = 0
-    markup = [match.span() for match in MARKUP.finditer(text)]
     for match in _LINE_END.finditer(text):
-        while markup and markup[0][1] <= match.start():
-            markup.pop(0)
-        if not markup or match.start() < markup[0][0]:
-            yield text[start : match.start()], match[0]
+        if match[1]:
+            yield text[start : match.start()], match[1]
             start = match.end()
     if start < len(text):
         yield text[start:], ""

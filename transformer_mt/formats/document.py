@@ -19,6 +19,8 @@ from transformer_mt.utils.languages import fits
 # They are characters for private use, so text has none; `clean` removes them where it has.
 MARK_START, MARK_END = "\ue000", "\ue001"
 MARKUP = re.compile(f"{MARK_START}[^{MARK_START}{MARK_END}]*{MARK_END}")
+# What a piece shows that ends a line, or a column, such as <br> or a tab of Word.
+LINE_BREAK = "\n"
 
 # The codes of a source language and a target language, each None where a file does not name it.
 Codes = tuple[str | None, str | None]
@@ -30,7 +32,7 @@ class Unit:
 
     In `source` and `target`, escapes of the format are resolved (`&amp;` is &), and each piece of
     inline markup is as in the file, between MARK_START and MARK_END. The texts may have line ends,
-    and spaces around them.
+    and spaces around them. A piece that ends a line is LINE_BREAK.
 
     Attributes:
         name: where it is, for people: a key, the id of a message, or "line 12".
@@ -52,9 +54,11 @@ class Document(ABC):
     Attributes:
         units: in the order of the file.
         source_lang, target_lang: the languages that the file names; None if it names none.
+        replaces_sources: whether a translation takes the place of its source.
     """
 
     units: list[Unit]
+    replaces_sources: bool = True
     source_lang: str | None = None
     target_lang: str | None = None
 

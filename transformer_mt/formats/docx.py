@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from transformer_mt.formats.archive import Archive
-from transformer_mt.formats.office import Item, OfficeDocument, Parts, text_in
+from transformer_mt.formats.office import Item, OfficeDocument, Parts, end_of, text_in
 from transformer_mt.formats.ooxml import after_properties, members_of, run_format
 from transformer_mt.formats.xml import Element, Scanner, escaped
 
@@ -63,7 +63,7 @@ def _items(parent: Element, scanner: Scanner) -> Iterator[Item]:
             yield from _items(inner, scanner)
             yield Item("close", [(inner.content_end, child.end)])
         else:
-            yield Item("mark", [(child.start, child.end)])
+            yield Item("mark", [(child.start, child.end)], end_of=end_of(child))
 
 
 def _run_items(run: Element, scanner: Scanner) -> Iterator[Item]:

@@ -13,9 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from transformer_mt.formats.document import Document, Unit, clean
+from transformer_mt.formats.document import LINE_BREAK, Document, Unit, clean
 from transformer_mt.formats.html_scan import BLANKS, Token, names, scan
-from transformer_mt.formats.pieces import Piece, arrange, core, is_translatable, text_of, words_of
+from transformer_mt.formats.pieces import (
+    Piece,
+    arrange,
+    core,
+    is_translatable,
+    text_of,
+    with_whole_words,
+    words_of,
+)
 from transformer_mt.formats.splicing import Edits
 from transformer_mt.utils.errors import UserError
 
@@ -217,6 +225,7 @@ class HTMLDocument(Document):
             ranges.append((token.start, token.end))
             # A line end in a tag is shown as a space, because it would end the line of the text.
             shown = _LINE_ENDS.sub(" ", self._text[token.start : token.end])
+            shown = LINE_BREAK if token.name == "br" else shown
             piece = Piece(shown, ranges[-1])
             items.append(piece)
             if token.kind == "open":
@@ -239,7 +248,7 @@ class HTMLDocument(Document):
         if isinstance(items[-1], str):
             items[-1] = items[-1].rstrip(BLANKS)
             stop -= len(text[start:stop]) - len(text[start:stop].rstrip(BLANKS))
-        return [_Place(start, stop, items)]
+        return [_Place(start, stop, with_whole_words(items))]
 
     def _text_or_icon(self, part: str, range_: tuple[int, int]) -> str | Piece:
         """Returns a text with blanks as people see them; a character for private use is markup,

@@ -32,6 +32,7 @@ class JSONLDocument(SplicedDocument):
     ) -> None:
         super().__init__(content, name)
         self._source, self._target = columns[0], columns[1] or columns[0]
+        self.replaces_sources = self._target == self._source
         self._write = string_writer(self.text)
         # What a translation replaces, and what stands around it there.
         self._places: list[tuple[int, int, str, str]] = []

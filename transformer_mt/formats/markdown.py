@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_mt.formats.document import Document, Unit
+from transformer_mt.formats.document import LINE_BREAK, Document, Unit
 from transformer_mt.formats.pieces import (
     Piece,
     arrange,
@@ -19,6 +19,7 @@ from transformer_mt.formats.pieces import (
     core,
     is_translatable,
     text_of,
+    with_whole_words,
     words_of,
 )
 from transformer_mt.formats.splicing import Edits
@@ -33,6 +34,7 @@ _ALERT = re.compile(r"\[![A-Za-z]+\][-+]?[ \t]*\n")
 _SPECIAL = re.compile(
     r"([\\`*\[\]<|]|!(?=\[|\Z)|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|~(?=~)|(?<=~)~)"
 )
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # What begins a block of another kind.
 _ENDS_HEADING = re.compile(r"(?<!\\)#\Z")
 _BEGINS_BLOCK = re.compile(r"\A(\s*\d*)([#+=:.)>|-])")
@@ -167,8 +169,8 @@ class MarkdownDocument(Document):
                 in_file = span.value
             elif span.value == "  \n":
                 in_file = "  " + in_file
-            # A line end is shown as HTML has it, because it would end the line of a text.
-            shown = "<br>" if raw.strip(" \t\\") == "\n" else " ".join(raw.split("\n"))
+            is_break = raw.strip(" \t\\") == "\n" or _BREAK.fullmatch(raw)
+            shown = LINE_BREAK if is_break else " ".join(raw.split("\n"))
             piece = Piece(shown, _Written(span.value, in_file, span.is_emphasis))
             items.append(piece)
             if span.kind == "open":
@@ -177,7 +179,7 @@ class MarkdownDocument(Document):
                 opened.pop().pair_with(piece)
         if not is_translatable(words_of(items)):
             return
-        items = blanks_apart(items)
+        items = blanks_apart(with_whole_words(items))
         first, last = core(items)
         place = _Place(starts[0], ends[-1], block, items, first, last)
         self._places.append(place)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from transformer_mt.formats.archive import Archive
 from transformer_mt.formats.document import MARKUP, clean
-from transformer_mt.formats.office import Format, Item, OfficeDocument, Parts
+from transformer_mt.formats.office import Format, Item, OfficeDocument, Parts, end_of
 from transformer_mt.formats.xml import CDATA, Element, Scanner, escaped, resolved
 from transformer_mt.utils.errors import UserError
 
@@ -115,7 +115,9 @@ class ODTDocument(OfficeDocument):
             else:
                 parts: Parts = [format_.before, (child.start, child.end), format_.after]
                 is_space = child.name in _SPACES
-                yield Item("mark", parts, format=format_, may_be_lost=is_space)
+                yield Item(
+                    "mark", parts, format=format_, may_be_lost=is_space, end_of=end_of(child)
+                )
         yield from text_between(place, parent.content_end)
 
     def _inner(self, format_: Format, span: Element, scanner: Scanner) -> Format:

@@ -7,13 +7,14 @@ is formatted is between `<g id="1">` and `</g>`, and whatever is no text is `<x 
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from transformer_mt.formats.archive import Archive
-from transformer_mt.formats.document import MARKUP, Document, Unit
+from transformer_mt.formats.document import LINE_BREAK, MARKUP, Document, Unit
 from transformer_mt.formats.pieces import (
     Piece,
     arrange,
@@ -21,12 +22,16 @@ from transformer_mt.formats.pieces import (
     core,
     is_translatable,
     text_of,
+    with_whole_words,
     words_of,
 )
 from transformer_mt.formats.splicing import Edits
 from transformer_mt.formats.xml import Element, Scanner, encoding_of
 from transformer_mt.utils.errors import UserError
 
+# The ends of ranges, and the attributes that name a range.
+_END = re.compile("-?(?:start|end)$", re.IGNORECASE)
+_NAMES = ("w:id", "text:name", "text:change-id", "text:id", "office:name")
 # What a file has: bytes, or a range of the member, in which a paragraph may be translated.
 Parts = list[bytes | tuple[int, int]]
 
@@ -56,6 +61,7 @@ class Item:
         format: that of a text, or of the run that a mark is in; None if it is in no run.
         may_be_lost: see Piece.
         field: the part of a field that a mark is: "begin", "instruction", "separate" or "end".
+        end_of: see `end_of`.
     """
 
     kind: str
@@ -64,6 +70,7 @@ class Item:
     format: Format | None = None
     may_be_lost: bool = False
     field: str = ""
+    end_of: tuple[str, str, bool] | None = None
 
 
 @dataclass
@@ -73,10 +80,12 @@ class _Written:
     Attributes:
         parts: what the file has there.
         format: of the text in it that is formatted like most of it; None for what stands alone.
+        end_of: see `end_of`.
     """
 
     parts: Parts = field(default_factory=list)
     format: Format | None = None
+    end_of: tuple[str, str, bool] | None = None
 
 
 @dataclass
@@ -189,7 +198,7 @@ class OfficeDocument(Document):
         if not is_translatable("".join(item.text for item in found if item.kind == "text")):
             return
         items, format_ = _pieces(found)
-        items = blanks_apart(items)
+        items = blanks_apart(with_whole_words(items))
         first, end = core(items)
         _name(items[first:end])
         if not is_translatable(words_of(items[first:end])):
@@ -202,7 +211,7 @@ class OfficeDocument(Document):
         """Returns the XML of a paragraph with a translation."""
         formats = [place.format]
         parts: Parts = [place.head]
-        own = arrange(place.items[place.first : place.end], translation)
+        own = _in_order(arrange(place.items[place.first : place.end], translation))
         for item in [*place.items[: place.first], *own, *place.items[place.end :]]:
             if isinstance(item, str):
                 parts += [formats[-1].before, self.written(item), formats[-1].after]
@@ -214,6 +223,31 @@ class OfficeDocument(Document):
                 formats.pop()
         parts.append(place.tail)
         return b"".join(part if isinstance(part, bytes) else edits.between(*part) for part in parts)
+
+
+def end_of(element: Element) -> tuple[str, str, bool] | None:
+    """Returns of which range an element is an end, such as that of a bookmark or a tracked change:
+    its kind, its name, and whether it is the last one; None if it has no name."""
+    kind = _END.sub("", element.name)
+    name = next((element.attributes[key] for key in _NAMES if key in element.attributes), None)
+    is_last = element.name.lower().endswith("end")
+    return None if name is None else (kind, name, is_last)
+
+
+def _in_order(items: list[str | Piece]) -> list[str | Piece]:
+    """Exchanges the ends of each range whose last one is before its first one."""
+    result = list(items)
+    last: dict[tuple[str, str], int] = {}
+    for place, item in enumerate(items):
+        if isinstance(item, str) or item.written.end_of is None:
+            continue
+        *range_, is_last = item.written.end_of
+        if is_last:
+            last[tuple(range_)] = place
+        elif tuple(range_) in last:
+            other = last.pop(tuple(range_))
+            result[place], result[other] = result[other], result[place]
+    return result
 
 
 def text_in(element: Element, scanner: Scanner) -> str:
@@ -279,7 +313,11 @@ def _pieces(found: list[Item]) -> tuple[list[str | Piece], Format]:
             else:
                 result.append(item.text)
         elif item.kind == "mark":
-            result.append(Piece("<x/>", _Written(item.parts), may_be_lost=item.may_be_lost))
+            result.append(
+                Piece(
+                    "<x/>", _Written(item.parts, end_of=item.end_of), may_be_lost=item.may_be_lost
+                )
+            )
         elif item.kind == "open":
             usual.append(base[item])
             opened.append(Piece("<g>", _Written(item.parts, base[item])))
@@ -294,9 +332,11 @@ def _pieces(found: list[Item]) -> tuple[list[str | Piece], Format]:
 
 
 def _name(items: list[str | Piece]) -> None:
-    """Numbers the pieces of a unit."""
+    """Numbers the pieces of a unit, except those that end a line."""
     number = 0
     for item in items:
-        if isinstance(item, Piece) and (item.opens or item.partner is None):
+        if isinstance(item, Piece) and item.may_be_lost:
+            item.shown = LINE_BREAK
+        elif isinstance(item, Piece) and (item.opens or item.partner is None):
             number += 1
             item.shown = f'<g id="{number}">' if item.opens else f'<x id="{number}"/>'

@@ -11,11 +11,14 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from transformer_mt.formats.document import MARK_END, MARK_START, MARKUP, clean
 
 _SPLIT = re.compile(f"({MARKUP.pattern})")
+_END_OF_WORD = re.compile(r"[^\W\d_]*\Z")
+_START_OF_WORD = re.compile(r"[^\W\d_]*")
 
 
 @dataclass(eq=False)
@@ -58,6 +61,33 @@ def text_of(items: Sequence[str | Piece]) -> str:
         clean(item) if isinstance(item, str) else f"{MARK_START}{clean(item.shown)}{MARK_END}"
         for item in items
     )
+
+
+def with_whole_words(items: Sequence[str | Piece]) -> list[str | Piece]:
+    """Moves the ends of pairs that are inside a word, such as `<b>docu</b>ment`, to the end of the
+    word, because no translation has them there, and a part of a word is not translated well.
+
+    An index, as in `Vmax`, stays: only small letters are taken for a word, at least two before the
+    end of the pair and one after it. So do scripts without small letters.
+    """
+    result: list[str | Piece] = []
+    for is_text, group in groupby(items, lambda item: isinstance(item, str)):
+        own = list(group)
+        result += [words_of(own)] if is_text else own
+    for place in range(1, len(result) - 1):
+        before, item, after = result[place - 1 : place + 2]
+        if isinstance(item, str) or item.partner is None:
+            continue
+        if not (isinstance(before, str) and isinstance(after, str)):
+            continue
+        if before[-2:].isalpha() and before[-2:].islower() and after[:1].islower():
+            if len(before) > 1 and item.opens:
+                cut = _END_OF_WORD.search(before).start()
+                result[place - 1 : place + 2] = [before[:cut], item, before[cut:] + after]
+            elif len(before) > 1:
+                cut = _START_OF_WORD.match(after).end()
+                result[place - 1 : place + 2] = [before + after[:cut], item, after[cut:]]
+    return [item for item in result if item != ""]
 
 
 def blanks_apart(items: Sequence[str | Piece]) -> list[str | Piece]:

@@ -22,6 +22,11 @@ _LINE = re.compile(
     r"[ \t]*(?:(?:(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?"
     rf"({_STRINGS})|(\#.*))?[ \t]*"
 )
+# What printf and its likes take for a directive; and the flags of messages for them.
+_DIRECTIVE = re.compile(
+    r"%%|%(?:\([^()\s]*\)|\d+\$)?[-+ 0#']*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[Lqjzt])?[A-Za-z@]"
+)
+_OF_PRINTF = frozenset(f"{name}-format" for name in ("c", "objc", "perl", "php", "python"))
 _CHARSET = re.compile(rb'Content-Type:[^"\n]*charset=([^\s\\";]+)', re.IGNORECASE)
 _TEMPLATE = "CHARSET"  # stands for the encoding in templates, which are ASCII or UTF-8
 
@@ -53,12 +58,14 @@ class _Entry:
     Attributes:
         start: of its first line that is neither a comment nor its flags.
         flags: of the lines of flags, where they begin.
+        is_of_printf: whether a percent sign in the message is written twice.
         values: by keyword.
     """
 
     start: int | None = None
     flags: list[int] = field(default_factory=list)
     is_fuzzy: bool = False
+    is_of_printf: bool = False
     values: dict[str, _Value] = field(default_factory=dict)
 
     @property
@@ -68,9 +75,10 @@ class _Entry:
 
 @dataclass
 class _Place:
-    """What a unit fills in."""
+    """What a unit fills in. `source` is its source as the file has it."""
 
     entry: _Entry
+    source: str
     forms: list[_Value]
     is_main: bool
 
@@ -82,6 +90,8 @@ class PODocument(SplicedDocument):
     plural all others. In languages with one form, such as Chinese, the plural alone is a unit,
     because its translation is right for most numbers. What the units fill in is marked as fuzzy.
     """
+
+    replaces_sources = False
 
     def __init__(self, content: bytes, name: str, languages: tuple[str, str]) -> None:
         charset = _CHARSET.search(content)
@@ -123,7 +133,9 @@ class PODocument(SplicedDocument):
                 entry = _Entry()  # Flags before an obsolete message are its own.
             elif comment and comment.startswith("#,"):
                 entry.flags.append(match.start(3))
-                entry.is_fuzzy |= "fuzzy" in re.split(r"[,\s]+", comment)
+                flags = re.split(r"[,\s]+", comment)
+                entry.is_fuzzy |= "fuzzy" in flags
+                entry.is_of_printf |= not _OF_PRINTF.isdisjoint(flags)
             elif (keyword or (comment and comment.startswith("#|"))) and entry.start is None:
                 entry.start = start
         if entry.is_complete:
@@ -151,10 +163,11 @@ class PODocument(SplicedDocument):
         if not source.text.strip():
             return
         is_done = not entry.is_fuzzy and all(form.text for form in forms)
-        self.units.append(
-            Unit(f"line {source.line}", clean(source.text), clean(forms[0].text), is_done),
-        )
-        self._places.append(_Place(entry, forms, is_main))
+        text, target = source.text, forms[0].text
+        if entry.is_of_printf:
+            text, target = _without_percent_escapes(text), _without_percent_escapes(target)
+        self.units.append(Unit(f"line {source.line}", clean(text), clean(target), is_done))
+        self._places.append(_Place(entry, source.text, forms, is_main))
 
     def _read_header(self, text: str) -> None:
         for line in text.split("\n"):
@@ -176,6 +189,8 @@ class PODocument(SplicedDocument):
     def edits(self, index: int, translation: str) -> Iterator[Edit]:
         place, source = self._places[index], self.units[index].source
         entry = place.entry
+        if entry.is_of_printf:
+            translation = _with_percent_escapes(translation, place.source)
         is_wrapped = len(entry.values["msgid"].strings) > 1
         translation = with_line_ends_of(source, translation)
         pieces = re.findall(r"[^\n]*\n|[^\n]+", translation) if is_wrapped else [translation]
@@ -230,6 +245,20 @@ def _languages_of(document: PODocument) -> list[Codes]:
     code = document.target_lang
     # The header may have the name of a locale: de_DE.UTF-8, sr@latin.
     return [] if code is None else [(None, re.split("[.@]", code)[0])]
+
+
+def _without_percent_escapes(text: str) -> str:
+    """Returns a text for printf with its percent signs as people see them."""
+    return _DIRECTIVE.sub(lambda match: "%" if match[0] == "%%" else match[0], text)
+
+
+def _with_percent_escapes(text: str, source: str) -> str:
+    """Returns a text for printf, in which every percent sign is written twice that is of none of
+    the directives of its source. In German, `100 % der` has one that nobody wants."""
+    known = {"%%", *_DIRECTIVE.findall(source)}
+    longest_first = sorted(known, key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first))
+    return re.sub(f"{pattern}|%", lambda match: match[0] if match[0] in known else "%%", text)
 
 
 def _unescaped(string: str) -> str:

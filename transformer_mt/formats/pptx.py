@@ -32,7 +32,18 @@ class PPTXDocument(OfficeDocument):
         return after_properties(paragraph), end
 
     def items(self, paragraph: Element, scanner: Scanner) -> Iterator[Item]:
+        link: str | None = None  # the one that is open
         for child in paragraph.children:
+            properties = child.child("a:rPr")
+            own = properties and properties.child("a:hlinkClick")
+            target = scanner.raw(own.start, own.end) if own else None
+            # A link is a formatting of runs there, but it belongs to their words, as in Word.
+            if target != link:
+                if link is not None:
+                    yield Item("close", [])
+                if target is not None:
+                    yield Item("open", [])
+                link = target
             if child.name == "a:r":
                 format_ = run_format(child, scanner, lambda properties: _key(properties, scanner))
                 for text in child.children:
@@ -41,6 +52,8 @@ class PPTXDocument(OfficeDocument):
             elif child.name not in ("a:pPr", "a:endParaRPr"):
                 is_break = child.name == "a:br"
                 yield Item("mark", [(child.start, child.end)], may_be_lost=is_break)
+        if link is not None:
+            yield Item("close", [])
 
     def written(self, text: str) -> bytes:
         return f"<a:t>{escaped(text, ' ')}</a:t>".encode()

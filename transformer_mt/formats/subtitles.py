@@ -14,20 +14,22 @@ _TIME = re.compile(r"\s*[\d:.,]+\s*-->\s*[\d:.,]+")
 # A group of its own, so that `split` returns the markup too.
 _SRT_MARKUP = re.compile(r"(</?(?:i|b|u|s|font)\b[^<>]*>|\{\\[^{}]*\})", re.IGNORECASE)
 _VTT_MARKUP = re.compile(r"(<[^<>]*>)")
-# A part of a dialogue, which has a line for each speaker.
-_SPEAKER = re.compile(r"\s(?=[-–—])")
+# What begins the lines of a dialogue, which has a line for each speaker.
+_SPEAKER = re.compile(r"[-–—]\s*")
 
 
 class SRTDocument(SplicedDocument):
     """A file of SubRip. Each cue is a unit: its lines are one text, and its translation is broken
-    into at most as many lines, of about the same length."""
+    into at most as many lines, of about the same length. The lines of a dialogue stay lines, and
+    keep their dashes."""
 
     _markup = _SRT_MARKUP
 
     def __init__(self, content: bytes, name: str, languages: tuple[str, str]) -> None:
         super().__init__(content, name)
         self._target_lang = languages[1]
-        self._places: list[tuple[int, int]] = []
+        # The place of each cue, and what begins each line of a dialogue.
+        self._places: list[tuple[int, int, list[str]]] = []
         has_time = False
         for block in self._blocks():
             # Its time is in the first or in the second line, behind the number or the name.
@@ -62,8 +64,14 @@ class SRTDocument(SplicedDocument):
         # A block without a time is the rest of a cue that has a blank line.
         texts = [self.text[start:end].strip() for _, start, end in block]
         if texts and (is_cue or not texts[0].isdigit()):
-            self.units.append(Unit(f"line {block[0][0]}", self._marked(" ".join(texts))))
-            self._places.append((block[0][1], block[-1][2]))
+            dashes = [match[0] for text in texts if (match := _SPEAKER.match(text))]
+            if 1 < len(texts) == len(dashes):
+                lines_ = [text[len(dash) :] for text, dash in zip(texts, dashes, strict=True)]
+                source = "\n".join(lines_)
+            else:
+                dashes, source = [], " ".join(texts)
+            self.units.append(Unit(f"line {block[0][0]}", self._marked(source)))
+            self._places.append((block[0][1], block[-1][2], dashes))
 
     def _marked(self, text: str) -> str:
         pieces = self._markup.split(clean(text))
@@ -72,13 +80,13 @@ class SRTDocument(SplicedDocument):
         return "".join(pieces)
 
     def edits(self, index: int, translation: str) -> Iterator[Edit]:
-        start, end = self._places[index]
-        original = self.text[start:end].split("\n")
-        text = as_line(translation)
-        pieces = balanced(text, len(original), self._target_lang)
-        speakers = _SPEAKER.split(text)
-        if len(speakers) == len(original) and all(_SPEAKER.match(f" {line}") for line in original):
-            pieces = speakers
+        start, end, dashes = self._places[index]
+        pieces = translation.split("\n")
+        if len(pieces) == len(dashes):
+            pieces = [dash + piece for dash, piece in zip(dashes, pieces, strict=True)]
+        else:
+            count = self.text.count("\n", start, end) + 1
+            pieces = balanced(as_line(translation), count, self._target_lang)
         yield Edit(start, end, self.newline.join(self._escaped(piece.strip()) for piece in pieces))
 
     def _escaped(self, text: str) -> str:

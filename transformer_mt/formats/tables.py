@@ -53,6 +53,7 @@ class TableDocument(SplicedDocument):
         names = [self._value(*field) for field in first[1]]
         both = (columns[0], columns[1] or columns[0])
         source, target, has_header = _indices(names, both, languages, self.name)
+        self.replaces_sources = target == source
         for number, fields in rows if has_header else chain([first], rows):
             if source < len(fields):
                 self._add(number, fields, source, target)

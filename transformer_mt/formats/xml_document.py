@@ -131,6 +131,8 @@ class XmlDocument(Document):
 class BilingualDocument(XmlDocument):
     """A document that has the translations beside the source."""
 
+    replaces_sources = False
+
     @classmethod
     def pairs(
         cls, path: Path, languages: tuple[str, str], columns: tuple[str, str] | None = None
