@@ -282,6 +282,32 @@ def test_equal_lines_are_translated_once(tmp_path):
     assert (found.translated, found.from_memory, found.kept) == (3, 0, 0)
 
 
+def test_segments_of_xliff_are_lines():
+    """Their marks stay where they are, and other marks go with the words."""
+    inner = """<mrk mtype="seg" mid="1">One <mrk mtype="term">two</mrk>.</mrk> \
+<mrk mtype="seg" mid="2">Three.</mrk>"""
+    content = (
+        "<xliff version='1.2'><file source-language='en' target-language='de'><body><trans-unit "
+        f"id='1'><source>One two. Three.</source><seg-source>{inner}</seg-source></trans-unit>"
+        "</body></file></xliff>"
+    )
+    german = {"One": "Eins", "two": "zwei", "Three": "Drei"}
+
+    def translate(lines):
+        return [re.sub("|".join(german), lambda word: german[word[0]], line) for line in lines]
+
+    document = registry.parse(content.encode(), "a.xlf", ("en", "de"))
+    target = re.search(
+        "<target[^>]*>(.*)</target>", translate_document(document, translate, "").content.decode()
+    )[1]
+    (expected,) = translate([inner])
+    assert target == expected
+    # Each is a line.
+    asked = []
+    translate_document(document, lambda lines: asked.extend(lines) or list(lines), "")
+    assert [clean(line) for line in asked] == ['One <mrk mtype="term">two</mrk>.', "Three."]
+
+
 def test_tabs_and_line_breaks_end_lines():
     """In a menu, the keys of a command stand behind a tab, and in HTML, <br> ends a line."""
     asked = []

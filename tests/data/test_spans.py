@@ -88,6 +88,19 @@ def test_pairs_nest():
     assert partners == ["</b>", None, "<b>", None, None, None]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<bpt i="1" x="1">{b}</bpt>a<bpt i="2">{i}</bpt>b<ept i="2">{/i}</ept><ept i="1">/</ept>',
+        '<bpt id="1">{b}</bpt>a<bx id="2" rid="7"/>b<ex id="3" rid="7"/><ept id="1">{/b}</ept>',
+        '<sc id="s1"/>a<pc id="9">b</pc><ec startRef="s1"/>',
+    ],
+)
+def test_halves_of_pairs_in_xliff_and_tmx(text):
+    """They are named by attributes, which may be of other kinds in the two halves."""
+    assert USUAL.in_symbols(text).text == "⟦0:⟧a⟦1:⟧b⟦:1⟧⟦:0⟧"
+
+
 def test_symbols_tell_pairs_from_other_spans():
     assert USUAL.in_symbols("<b>x</b> {a} <br/>").text == (
         f"{OPENING[0]}x{CLOSING[0]} {STANDALONE[0]} {STANDALONE[1]}"

@@ -46,6 +46,10 @@ def kinds(*arguments, **options):
         ("A <b>big</b> dog", "Ein großer</b> <b>Hund", ["<b> and </b> do not form a pair"]),
         ("<b>A</b> <i>dog</i>", "<b>Ein <i>Hund</b></i>", ["<i> and </i> do not form a pair"]),
         ("A <b>dog", "Ein <b>Hund", []),  # no pair in the source either
+        ("A <b>dog</b>", "Ein Hund<b> </b>", ["nothing is between <b> and </b>"]),
+        ("<a><b>A</b></a> dog", "<a><b></b></a>Ein Hund", ["nothing is between <a> and </a>",
+            "nothing is between <b> and </b>"]),
+        ("<a></a>A dog <a>here</a>", "<a></a>Ein Hund <a>hier</a>", []),
         ("Save [here](a.htm)", "[Hier](a.htm) speichern", []),
     ],
 )  # fmt: skip

@@ -45,6 +45,10 @@ _TAG = re.compile(
 _VOID = {"area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 # Elements of XLIFF and TMX whose content is code, which is a part of the span.
 _CODE = re.compile(r"<(ph|it|bpt|ept|code)\b[^<>]*(?<!/)>[^<>]*</\1\s*>")
+# Those of them that are halves of pairs, and the attributes that name a pair.
+_HALF = re.compile(r"<(bpt|bx|sc|ept|ex|ec)\b([^<>]*)>")
+_OPENING_HALVES = ("bpt", "bx", "sc")
+_PAIR = re.compile(r"\b(startRef|rid|i|id)\s*=\s*[\"']([^\"']*)[\"']")
 _LINK = re.compile(
     r"(!?\[)[^\[\]]*(\]\((?:[^()\s]|\([^()\s]*\))*(?:[ ]+\"[^\"]*\")?\))"  # [text](address "title")
 )
@@ -297,6 +301,10 @@ def _role(text: str) -> tuple[str, str | None]:
         return "[", "open"
     if text.startswith("]("):
         return "[", "close"
+    if half := _HALF.match(text):
+        names = dict(_PAIR.findall(half[2]))
+        name = next((names[key] for key in ("startRef", "rid", "i", "id") if key in names), "")
+        return f"half {name}", "open" if half[1] in _OPENING_HALVES else "close"
     match = _TAG.fullmatch(text)
     if match is None:
         return text, "toggle" if text.strip("*_~") == "" else None  # Markdown's emphasis

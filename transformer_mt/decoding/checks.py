@@ -146,6 +146,22 @@ def _spans(source: _Side, target: _Side) -> Iterator[str]:
     for opening, closing in pairs - own_pairs:
         if own[opening] >= counts[opening] and own[closing] >= counts[closing]:
             yield f"{_shown(opening)} and {_shown(closing)} do not form a pair"
+    for opening, closing in _empty_pairs(target) - _empty_pairs(source):
+        yield f"nothing is between {_shown(opening)} and {_shown(closing)}"
+
+
+def _empty_pairs(side: _Side) -> Counter[tuple[str, str]]:
+    """The pairs with no text between them, but spaces and other tags."""
+    found: Counter[tuple[str, str]] = Counter()
+    for span in side.spans:
+        if span.partner >= 0 and side.spans[span.partner].start > span.start:
+            last = side.spans[span.partner]
+            inside = [own for own in side.spans if span.end <= own.start and own.end <= last.start]
+            covered = sum(own.end - own.start for own in inside if own.partner >= 0)
+            spaces = sum(map(str.isspace, side.text[span.end : last.start]))
+            if last.start - span.end <= covered + spaces:
+                found[side.name(span), side.name(last)] += 1
+    return found
 
 
 def _pairs(side: _Side) -> Iterator[tuple[str, str]]:

@@ -24,10 +24,15 @@ from transformer_mt.utils.languages import fits
 # Translates lines. The name of the unit that a line is from comes with it, for messages.
 TranslateLines = Callable[[Mapping[str, str]], Sequence[str]]
 
+# The marks around a segment of XLIFF 1.2.
+_SEGMENT = (
+    rf"{MARK_START}<mrk\s[^{MARK_END}]*mtype=[\"']seg[\"'][^{MARK_END}]*{MARK_END}"
+    rf"|{MARK_START}</mrk>{MARK_END}(?=\s*(?:{MARK_START}<mrk\s|$))"
+)
 # What ends a line, or a piece of markup that does not. A tab stands between two texts, such as a
 # command of a menu and its keys, and a model that moved it would move them.
 _LINE_END = re.compile(
-    rf"({MARK_START}{LINE_BREAK}{MARK_END}|\r\n|\r|\n|\t+)|{MARKUP.pattern}",
+    rf"({MARK_START}{LINE_BREAK}{MARK_END}|{_SEGMENT}|\r\n|\r|\n|\t+)|{MARKUP.pattern}",
 )
 # What stands in a line for the line ends within markup. They are blanks to the model, and no text
 # has them.
