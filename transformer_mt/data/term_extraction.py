@@ -52,11 +52,14 @@ def extracted(
     least_lines: int,
     least_dice: float,
     seed: int = 1,
+    are_unique: bool = True,
 ) -> list[tuple[str, str]]:
     """Returns terms and their translations, the most certain ones first. No two have the same term
     or the same translation, and nothing is translated by itself.
 
     Args:
+        are_unique: otherwise, a term may have several translations, and a translation several
+            terms.
         pairs: the lines of the text with their translations.
         languages: the source language and the target language.
         least_lines: the number of lines that each side of a term is in.
@@ -80,13 +83,14 @@ def extracted(
             # Of equal ones, the longer and the more frequent come first.
             words = len(source.split()) + len(target.split())
             found.append((-dice, -words, -count, source, target))
-    terms: dict[str, str] = {}
-    taken = set()
+    terms: list[tuple[str, str]] = []
+    taken: tuple[set[str], set[str]] = set(), set()
     for *_, source, target in sorted(found):
-        if source not in terms and target not in taken:
-            terms[source] = target
-            taken.add(target)
-    return [(sides[0].as_found(one), sides[1].usual(other)) for one, other in terms.items()]
+        if not are_unique or (source not in taken[0] and target not in taken[1]):
+            terms.append((source, target))
+            taken[0].add(source)
+            taken[1].add(target)
+    return [(sides[0].as_found(one), sides[1].usual(other)) for one, other in terms]
 
 
 def _drawn(pairs: Iterable[tuple[str, str]], seed: int) -> list[tuple[str, str]]:

@@ -37,7 +37,9 @@ class GivenTerms:
         to read these."""
         if "annotation" not in self.ways:
             return text
-        found = [own for own in self.terms.find(text) if not own.term.is_forbidden]
+        found = [
+            (end, term.forms[0]) for _, end, term in self.terms.find(text) if not term.is_forbidden
+        ]
         return annotated(text, found, self.target_lang)
 
     def constraints(self, text: str) -> tuple[Constraint, ...]:
