@@ -242,7 +242,6 @@ def ways(model: Model) -> dict[str, list[str]]:
     found = {"without the list": [], "by the search": ["--follow-terms", "--terms-by", "search"]}
     if model.data.annotate_terms:
         found["by annotation"] = ["--follow-terms", "--terms-by", "annotation"]
-        found["both ways"] = ["--follow-terms"]
     return found
 
 

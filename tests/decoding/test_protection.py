@@ -324,14 +324,14 @@ def test_a_model_reads_the_translations_of_terms(tmp_path_factory):
     free = make_translator(tmp_path_factory, **ANNOTATING, engine_of=Recording)
     terms = [Term("dog", ("Hund", "Hunde")), Term("grass", ("Feld",), is_forbidden=True)]
     line = "A dog <b>runs</b>. Where is the dog %s?"
-    both, by_model, by_search = (
+    usual, by_model, by_search = (
         free.with_settings(free._decoding.model_copy(update={"terms_by": way}), terms=terms)
         for way in (None, "annotation", "search")
     )
     plain, _, without_terms = reads(free, line)
     expected = ["A dog⟦=⟧ Hund⟦/⟧ ⟦0:⟧runs⟦:0⟧.", "Where is the dog⟦=⟧ Hund⟦/⟧ ⟦0⟧?"]
     symbols = {free._source.user_symbols[symbol] for symbol in SYMBOLS}
-    for translator, is_annotated, is_bound in ((both, 1, 1), (by_model, 1, 0), (by_search, 0, 1)):
+    for translator, is_annotated, is_bound in ((usual, 0, 1), (by_model, 1, 0), (by_search, 0, 1)):
         texts, sentences, found = reads(translator, line)
         assert texts == (expected if is_annotated else plain)
         for sentence in sentences:
@@ -345,7 +345,7 @@ def test_a_model_reads_the_translations_of_terms(tmp_path_factory):
         assert links and all(source < len(found.source_words) for source, _ in links)
         assert_holds(found.outputs[0].text, spans_of(line))
     # What is not in the list, and what is forbidden, is not annotated.
-    texts, _, _ = reads(both, "The grass is there.")
+    texts, _, _ = reads(by_model, "The grass is there.")
     assert texts == ["The grass is there."]
 
 
@@ -371,7 +371,11 @@ def test_the_ways_to_follow_terms(tmp_path_factory):
 
 def test_segmentations_of_annotated_text(tmp_path_factory):
     translator = make_translator(
-        tmp_path_factory, **ANNOTATING, segmentations=4, segmentation_rate=0.3
+        tmp_path_factory,
+        **ANNOTATING,
+        segmentations=4,
+        segmentation_rate=0.3,
+        terms_by="annotation",
     )
     bound = translator.with_settings(translator._decoding, terms=[Term("dog", ("Hund",))])
     (part,) = bound._prepared(Line("Where is the dog?"), 1)[1]

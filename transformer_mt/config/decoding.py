@@ -86,7 +86,7 @@ class DecodingConfig(Section):
     """How the translations of terms that are given with `--terms` come into a translation.
     search       the search writes one of the forms of each
     annotation   the model reads them beside the words; it must be trained with data.annotate_terms
-    null         both ways, or the one that the model and the engine have"""
+    null         the search, or annotation where the engine's search can't do it"""
 
     sampling: bool = False
     """Draws outputs at random from the model's probabilities, instead of searching for the best.

@@ -184,10 +184,8 @@ def require_able(limits: Limits, settings: DecodingConfig, asked: Iterable[str] 
             raise UsageError(limits[what])
 
 
-def ways_of_terms(
-    decoding: DecodingConfig, limits: Limits, reads_annotations: bool
-) -> frozenset[str]:
-    """Returns the ways in which terms are followed: "search", "annotation" or both.
+def way_of_terms(decoding: DecodingConfig, limits: Limits, reads_annotations: bool) -> str:
+    """Returns the way in which terms are followed: "search" or "annotation".
 
     Args:
         limits: what the engine can't do.
@@ -205,10 +203,11 @@ def ways_of_terms(
         refused["annotation"] = (
             "decoding.terms_by: annotation: the model was trained without data.annotate_terms"
         )
-    asked = {decoding.terms_by} if decoding.terms_by else {"search", "annotation"}
-    if not asked - refused.keys():
-        raise UsageError(refused[decoding.terms_by or "search"])
-    return frozenset(asked - refused.keys())
+    ways = [decoding.terms_by] if decoding.terms_by else ["search", "annotation"]
+    for way in ways:
+        if way not in refused:
+            return way
+    raise UsageError(refused[ways[0]])
 
 
 class Engine(Protocol):

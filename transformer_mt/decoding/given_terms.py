@@ -23,19 +23,19 @@ class GivenTerms:
 
     Attributes:
         terms: the list.
-        ways: as `engine.ways_of_terms`.
+        way: as `engine.way_of_terms`.
         target_lang: the language of the translations.
     """
 
     terms: Terms
-    ways: frozenset[str]
+    way: str
     subwords: Subwords
     target_lang: str
 
     def annotated(self, text: str) -> str:
-        """A text as the model reads it: with the usual translations of its terms, if it was trained
-        to read these."""
-        if "annotation" not in self.ways:
+        """A text as the model reads it: with the usual translations of its terms, if it is to read
+        these."""
+        if self.way != "annotation":
             return text
         found = [
             (end, term.forms[0]) for _, end, term in self.terms.find(text) if not term.is_forbidden
@@ -45,7 +45,7 @@ class GivenTerms:
     def constraints(self, text: str) -> tuple[Constraint, ...]:
         """The constraints that follow from the terms of a text, each once, whatever its number of
         occurrences. A form that the model can't write is left out."""
-        if "search" not in self.ways:
+        if self.way != "search":
             return ()
         # Whether something is before a term in the source, as a quotation mark is. Otherwise its
         # translation begins a word, because within one it would be a part of another word.

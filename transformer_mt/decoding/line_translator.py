@@ -29,7 +29,7 @@ from transformer_mt.decoding.engine import (
     default_at_once,
     length_limits,
     length_penalty,
-    ways_of_terms,
+    way_of_terms,
 )
 from transformer_mt.decoding.given_terms import GivenTerms
 from transformer_mt.decoding.line_reader import (
@@ -121,10 +121,10 @@ class LineTranslator:
         changes: dict[str, Any] = {"config": config, "warn": warn or self._reader.warn}
         if terms is not None:
             is_trained = config.data.annotate_terms > 0
-            ways = ways_of_terms(decoding, self._reader.limits, is_trained)
+            way = way_of_terms(decoding, self._reader.limits, is_trained)
             found = Terms(terms, config.data.source_lang)
             subwords, language = self._reader.subwords, config.data.target_lang
-            changes["terms"] = GivenTerms(found, ways, subwords, language)
+            changes["terms"] = GivenTerms(found, way, subwords, language)
         other._reader = replace(self._reader, **changes)
         other._writer = replace(self._writer, config=config)
         other._run = run or self._run

@@ -19,7 +19,7 @@ from transformer_mt.decoding.engine import (
     Limits,
     default_at_once,
     require_able,
-    ways_of_terms,
+    way_of_terms,
 )
 from transformer_mt.model_directory import SHORTLIST, ModelDirectory, made_of_checkpoint, named
 from transformer_mt.utils.console import quoted, warn
@@ -344,7 +344,7 @@ def require_possible(spec: EngineSpec, decoding: DecodingConfig, asked: Iterable
     """
     require_able(spec.limits, decoding, asked)
     if "terms" in asked:
-        ways_of_terms(decoding, spec.limits, spec.config.data.annotate_terms > 0)
+        way_of_terms(decoding, spec.limits, spec.config.data.annotate_terms > 0)
     if decoding.shortlist and not (spec.folder / spec.backend.shortlist_file).is_file():
         model, again = "MODEL_DIR", ", and export the model again"
         if spec.checkpoints:
