@@ -203,8 +203,9 @@ class DataConfig(Section):
     annotate_terms: Probability = 0.0
     """The share of the training pairs in whose source some words get their translations beside
     them. The model learns from these to use translations that it is given, in the form that the
-    sentence needs, so that translate --terms follows any list of terms better. The words are found
-    in the training text itself."""
+    sentence needs (`decoding.terms_by: annotation`). The words are found in the training text
+    itself. This takes a larger model and more text than an hour on a CPU allows; the search follows
+    terms with every model."""
 
     drop_unmatched: bool = False
     """Whether training leaves out pairs whose protected parts do not match: one side has a tag or a
