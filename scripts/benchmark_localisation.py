@@ -42,8 +42,6 @@ from benchmarks.harness import Failure, WrongArguments, cores, positive, read_li
 if TYPE_CHECKING:
     from transformer_mt.config.text import DataConfig
 
-# What counts as a protected part, for all models.
-PROTECTED = ["tags", "markdown", "urls", "emails", "entities", "placeholders"]
 # The two sides of a term are in at least so many lines, with this coefficient of Dice.
 LEAST_LINES = 10
 LEAST_DICE = 0.75
@@ -143,16 +141,20 @@ def protections(model: Model) -> list[tuple[str, list[str]]]:
     """The ways in which a model translates, and their flags."""
     if model.data.protect:
         return [("protected", []), ("not protected", ["--protect", ""])]
-    return [("not protected", []), ("protected", ["--protect", ",".join(PROTECTED)])]
+    from transformer_mt.config.text import PROTECTED_IN_DOCUMENTS
+
+    classes = ",".join(PROTECTED_IN_DOCUMENTS)
+    return [("not protected", []), ("protected", ["--protect", classes])]
 
 
 def whole_lines(model: Model, test: Pairs, translations: list[str]) -> Iterator[tuple[int, int]]:
     """How many lines keep all of their protected parts, and how many have some; then the same of
     numbers."""
+    from transformer_mt.config.text import PROTECTED_IN_DOCUMENTS
     from transformer_mt.data.spans import SpanFinder
     from transformer_mt.decoding.checks import warnings_of
 
-    finder = SpanFinder(PROTECTED)
+    finder = SpanFinder(PROTECTED_IN_DOCUMENTS)
     kinds = []
     for (source, _), translation in zip(test, translations, strict=True):
         warnings = warnings_of(source, translation, finder, *model.languages)
@@ -171,10 +173,11 @@ def whole_lines(model: Model, test: Pairs, translations: list[str]) -> Iterator[
 
 
 def changed_text(models: list[Model], test: Pairs, translate: Evaluation) -> Iterator[str]:
+    from transformer_mt.config.text import PROTECTED_IN_DOCUMENTS
     from transformer_mt.data.input_noise import KINDS, changed
     from transformer_mt.data.spans import SpanFinder
 
-    finder = SpanFinder(PROTECTED)
+    finder = SpanFinder(PROTECTED_IN_DOCUMENTS)
     plain = [pair for pair in test if not finder.find(pair[0]) and not finder.find(pair[1])]
     texts = {"as it is": plain}
     for kind in KINDS:

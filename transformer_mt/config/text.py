@@ -204,7 +204,7 @@ class DataConfig(Section):
     """The share of the training pairs in whose source some words get their translations beside
     them. The model learns from these to use translations that it is given, in the form that the
     sentence needs (`decoding.terms_by: annotation`). The words are found in the training text
-    itself. This takes a larger model and more text than an hour on a CPU allows; the search follows
+    itself. A small model that trains for an hour on a CPU hardly learns it; the search follows
     terms with every model."""
 
     drop_unmatched: bool = False

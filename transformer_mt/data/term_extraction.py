@@ -54,18 +54,17 @@ def extracted(
     seed: int = 1,
     are_unique: bool = True,
 ) -> list[tuple[str, str]]:
-    """Returns terms and their translations, the most certain ones first. No two have the same term
-    or the same translation, and nothing is translated by itself.
+    """Returns terms and their translations, the most certain ones first. Nothing is translated by
+    itself.
 
     Args:
-        are_unique: otherwise, a term may have several translations, and a translation several
-            terms.
         pairs: the lines of the text with their translations.
         languages: the source language and the target language.
         least_lines: the number of lines that each side of a term is in.
         least_dice: Dice's coefficient of the lines of the two sides, which is 1 if each always
             comes with the other.
         seed: of the lines that are drawn.
+        are_unique: whether no two have the same term or the same translation.
     """
     different = dict.fromkeys(_drawn(pairs, seed))
     texts = zip(*different, strict=True) if different else ((), ())

@@ -153,10 +153,10 @@ def _spans(source: _Side, target: _Side) -> Iterator[str]:
 def _empty_pairs(side: _Side) -> Counter[tuple[str, str]]:
     """The pairs with no text between them, but spaces and other tags."""
     found: Counter[tuple[str, str]] = Counter()
-    for span in side.spans:
-        if span.partner >= 0 and side.spans[span.partner].start > span.start:
+    for number, span in enumerate(side.spans):
+        if span.partner > number:
             last = side.spans[span.partner]
-            inside = [own for own in side.spans if span.end <= own.start and own.end <= last.start]
+            inside = side.spans[number + 1 : span.partner]
             covered = sum(own.end - own.start for own in inside if own.partner >= 0)
             spaces = sum(map(str.isspace, side.text[span.end : last.start]))
             if last.start - span.end <= covered + spaces:

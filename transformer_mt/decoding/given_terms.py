@@ -33,10 +33,7 @@ class GivenTerms:
     target_lang: str
 
     def annotated(self, text: str) -> str:
-        """A text as the model reads it: with the usual translations of its terms, if it is to read
-        these."""
-        if self.way != "annotation":
-            return text
+        """A text with the usual translations of its terms beside them."""
         found = [
             (end, term.forms[0]) for _, end, term in self.terms.find(text) if not term.is_forbidden
         ]
@@ -45,8 +42,6 @@ class GivenTerms:
     def constraints(self, text: str) -> tuple[Constraint, ...]:
         """The constraints that follow from the terms of a text, each once, whatever its number of
         occurrences. A form that the model can't write is left out."""
-        if self.way != "search":
-            return ()
         # Whether something is before a term in the source, as a quotation mark is. Otherwise its
         # translation begins a word, because within one it would be a part of another word.
         is_within: dict[Term, bool] = {}

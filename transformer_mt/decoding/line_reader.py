@@ -232,7 +232,8 @@ class LineReader:
             random_number = (number << 20) + place
             others = self._other_segmentations(text, ids, segment.tags)
             constraints: tuple[Constraint, ...] = ()
-            if self.terms is not None and not segment.first:  # not the rest of a word
+            # Nothing is looked for in the rest of a word that was cut.
+            if self.terms is not None and self.terms.way == "search" and not segment.first:
                 constraints = self.terms.constraints(line.text[segment.start : segment.end])
             source = segment.tags + ids
             sentences.append(Sentence(source, prefix, random_number, others, constraints))
@@ -242,7 +243,9 @@ class LineReader:
         """The text of a segment and its ids. Where the model reads given translations, they are in
         both."""
         text = characters(line[segment.start : segment.end])
-        if self.terms is None or self._encode(text) != segment.ids:  # a word was cut
+        if self.terms is None or self.terms.way != "annotation":
+            return text, segment.ids
+        if self._encode(text) != segment.ids:  # a word was cut
             return text, segment.ids
         longer = self.terms.annotated(text)
         ids = self._encode(longer)

@@ -143,8 +143,9 @@ class ServedModel:
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
             if value is not None and not 1 <= value <= widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
-        asked = n_best, beam_size, alignment, in_document, protect, terms is not None
-        settings = self._settings(*asked)
+        settings = self._settings(
+            n_best, beam_size, alignment, in_document, protect, terms is not None
+        )
         run = partial(self.queue.run, ticket)
         translator = self._translator.with_settings(settings, run, warn, terms)
         window = [Line(text) for text in lines]
