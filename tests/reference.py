@@ -1,5 +1,6 @@
 """The Transformer once more in NumPy and float64, and the small one that it is compared with."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,9 +114,15 @@ def assert_recompute_changes_nothing(plain, recomputing, *ids):
 
 
 class NumpyTransformer:
-    """The paper again, sentence by sentence without padding, head by head, in float64."""
+    """The paper again, sentence by sentence without padding, head by head, in float64.
 
-    def __init__(self, model, num_heads, is_pre_norm):
+    The activation, the epsilon and the positions can be those of other models.
+    """
+
+    def __init__(
+        self, model, num_heads, is_pre_norm, activation="relu", epsilon=1e-5, is_marian=False
+    ):
+        self.activation, self.epsilon, self.is_marian = activation, epsilon, is_marian
         self.weights = {
             name: value.numpy().astype("float64") for name, value in model.state_dict().items()
         }
@@ -125,7 +132,7 @@ class NumpyTransformer:
         return x @ self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
 
     def norm(self, name, x):
-        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.epsilon)
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def embed(self, name, ids):
@@ -134,7 +141,8 @@ class NumpyTransformer:
         x = weight[ids] * np.sqrt(width)
         for position in range(len(ids)):
             for i in range(0, width, 2):
-                angle = position / 10000.0 ** (i / width)
+                share = (i / 2) / (width / 2 - 1) if self.is_marian else i / width
+                angle = position / 10000.0**share
                 x[position, i : i + 2] += [np.sin(angle), np.cos(angle)]
         return x
 
@@ -157,7 +165,16 @@ class NumpyTransformer:
         return self.linear(f"{name}.output_projection", np.concatenate(heads, -1))
 
     def feed_forward(self, name, x):
-        inner = np.maximum(self.linear(f"{name}.inner_projection", x), 0.0)
+        inner = self.linear(f"{name}.inner_projection", x)
+        is_gated = self.activation.endswith("glu")
+        read = self.linear(f"{name}.gate_projection", x) if is_gated else inner
+        if self.activation in ("relu", "reglu"):
+            activated = np.maximum(read, 0.0)
+        elif self.activation in ("swish", "swiglu"):
+            activated = read / (1 + np.exp(-read))
+        else:
+            activated = read * (1 + np.vectorize(math.erf)(read / math.sqrt(2))) / 2
+        inner = activated * inner if is_gated else activated
         return self.linear(f"{name}.output_projection", inner)
 
     def residual(self, name, x, sublayer, *arguments, **options):
@@ -179,4 +196,5 @@ class NumpyTransformer:
     def logits(self, source_ids, target_ids):
         memory = self.stack("encoder", self.embed("source_embedding", source_ids))
         hidden = self.stack("decoder", self.embed("target_embedding", target_ids), memory)
-        return hidden @ self.weights["generator.weight"].T
+        logits = hidden @ self.weights["generator.weight"].T
+        return logits + self.weights.get("generator.bias", 0.0)

@@ -34,10 +34,10 @@ class Multiplications:
             elif isinstance(layer, paddle.nn.MultiHeadAttention):
                 layer.register_forward_post_hook(self._paddles_attention)
 
-    def _logits(self, hidden, weight):
+    def _logits(self, hidden, weight, bias=None):
         # Of the vocabulary, and of a target's lengths.
         self.count += int(hidden.size // hidden.shape[-1] * weight.size)
-        return self._plain_logits(hidden, weight)
+        return self._plain_logits(hidden, weight, bias)
 
     def _linear(self, layer, inputs, _):
         self.count += int(inputs[0].size // inputs[0].shape[-1] * layer.weight.size)

@@ -39,6 +39,16 @@ def small_model(**options):
     return build(Transformer, SOURCE_VOCABULARY, TARGET_VOCABULARY, **{**SMALL, **options})
 
 
+def assert_logits(reference, model, source_ids, target_ids):
+    logits = model(source_ids, target_ids)
+    assert logits.shape == [3, 4, TARGET_VOCABULARY]
+    for row in range(3):
+        source = source_ids[row].numpy()
+        target = target_ids[row].numpy()
+        source, target = source[source != PAD], target[target != PAD]
+        assert_close(logits[row, : len(target)], reference.logits(source, target))
+
+
 @pytest.fixture
 def source_ids():
     return paddle.to_tensor([[3, 4, 5, 6, 2], [7, 8, 2, PAD, PAD], [9, 2, PAD, PAD, PAD]])
@@ -55,14 +65,15 @@ class TestForward:
     @pytest.mark.parametrize("tie_embeddings", [True, False])
     def test_equals_numpy(self, randomise, source_ids, target_ids, norm, bias, tie_embeddings):
         model = randomise(small_model(norm=norm, bias=bias, tie_embeddings=tie_embeddings))
-        logits = model(source_ids, target_ids)
-        assert logits.shape == [3, 4, TARGET_VOCABULARY]
         reference = NumpyTransformer(model, num_heads=2, is_pre_norm=norm == "pre")
-        for row in range(3):
-            source = source_ids[row].numpy()
-            target = target_ids[row].numpy()
-            source, target = source[source != PAD], target[target != PAD]
-            assert_close(logits[row, : len(target)], reference.logits(source, target))
+        assert_logits(reference, model, source_ids, target_ids)
+
+    @pytest.mark.parametrize("activation", ["relu", "swish", "gelu", "reglu", "swiglu", "geglu"])
+    def test_forms_of_other_programs(self, activation, randomise, source_ids, target_ids):
+        others = {"output_bias": True, "norm_epsilon": 1e-3, "positions": "marian"}
+        model = randomise(small_model(activation=activation, **others))
+        reference = NumpyTransformer(model, 2, False, activation, epsilon=1e-3, is_marian=True)
+        assert_logits(reference, model, source_ids, target_ids)
 
     def test_weights_on_request(self, source_ids, target_ids):
         model = small_model(num_encoder_layers=1, num_decoder_layers=3)

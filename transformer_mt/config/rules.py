@@ -101,8 +101,12 @@ def subword_rules(config: Config) -> Problems:
 def model_rules(config: Config) -> Problems:
     """
     - `model.num_heads` must divide `model.d_model`.
+    - `model.positions: marian` needs an even `model.d_model` of at least 4.
     """
     model = config.model
+    if model.positions == "marian" and (model.d_model % 2 or model.d_model < 4):
+        message = f"needs an even model.d_model of at least 4, not {model.d_model}"
+        yield ("model.positions", "model.d_model"), message
     if model.d_model % model.num_heads:
         message = f"must divide model.d_model ({model.d_model})"
         yield ("model.num_heads", "model.d_model"), message

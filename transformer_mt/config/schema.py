@@ -39,6 +39,10 @@ def takes_head_width(width: int) -> bool:
     return width % STEP == 0 and 0 < width <= LARGEST
 
 
+# The gated feed-forward layers, and the activation of each gate.
+GATED = {"reglu": "relu", "swiglu": "swish", "geglu": "gelu"}
+
+
 class ModelConfig(Section):
     """The Transformer. Its defaults are the base model of the paper (Vaswani et al. 2017, arXiv
     1706.03762)."""
@@ -62,10 +66,29 @@ class ModelConfig(Section):
     d_ff: Width = 2048
     """The width of the feed-forward layers."""
 
+    activation: Literal["relu", "swish", "gelu", "reglu", "swiglu", "geglu"] = "relu"
+    """The activation in the feed-forward layers.
+    relu                  `max(0, x)`, as in the paper
+    swish                 `x * sigmoid(x)`, also called SiLU; most OPUS-MT models have it
+    gelu                  `x` times the probability that a normal variable is below it
+    reglu, swiglu, geglu  the same three, each in a gate
+    A gate is a third matrix, so these layers have half as many parameters again (Shazeer 2020,
+    arXiv 2002.05202)."""
+
     norm: Literal["pre", "post"] = "post"
     """Where the layer normalisation is.
     post  `LayerNorm(x + sublayer(x))`, as in the paper
     pre   `x + sublayer(LayerNorm(x))`, which is stable even with many layers or a short warm-up
+    """
+
+    norm_epsilon: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    """The term that keeps the layer normalisation from dividing by zero. Models that Marian has
+    trained have 1e-9."""
+
+    positions: Literal["sinusoidal", "marian"] = "sinusoidal"
+    """The encodings of the positions.
+    sinusoidal  sines and cosines with the wavelengths of the paper
+    marian      the same with Marian's wavelengths, for models that Marian has trained
     """
 
     dropout: Probability = 0.1
@@ -96,6 +119,9 @@ class ModelConfig(Section):
 
     bias: bool = True
     """Whether the linear layers have biases."""
+
+    output_bias: bool = False
+    """Whether the output layer has a bias too, as in Marian's models."""
 
     copying: bool = False
     """Whether the model can copy subwords of the source to the output. This helps with names and

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.config.schema import GATED, Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.export.ctranslate2_engine import POSITIONS, import_ctranslate2
@@ -92,10 +92,13 @@ def _spec(config: Config) -> Any:
     from ctranslate2 import specs
 
     settings, alignment_heads = config.model, config.alignment_heads
+    activation = GATED.get(settings.activation, settings.activation)
     return specs.TransformerSpec.from_config(
         (settings.encoder_layers, settings.decoder_layers),
         settings.num_heads,
         pre_norm=settings.norm == "pre",
+        activation=getattr(specs.Activation, activation.upper()),
+        ffn_glu=settings.activation in GATED,
         # What `return_attention` gives: the mean of the first heads of a layer.
         alignment_layer=alignment_heads.layer,
         alignment_heads=alignment_heads.heads,
@@ -108,6 +111,8 @@ def _fill(spec: Any, weights: _Weights, settings: ModelConfig) -> None:
     spec.encoder.embeddings[0].weight = weights.take("source_embedding.weight", target)
     spec.decoder.embeddings.weight = weights.take(target)
     spec.decoder.projection.weight = weights.take("generator.weight", target)
+    if settings.output_bias:
+        spec.decoder.projection.bias = weights.take("generator.bias")
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         if settings.norm == "pre":
             _fill_norm(stack.layer_norm, weights, f"{side}.norm")
@@ -132,7 +137,11 @@ def _fill_layer(layer: Any, weights: _Weights, scope: str) -> None:
 
     feed_forward = f"{scope}.feed_forward"
     _fill_norm(layer.ffn.layer_norm, weights, f"{feed_forward}_residual.norm")
-    _fill_linear(layer.ffn.linear_0, weights, feed_forward, "inner")
+    if hasattr(layer.ffn, "linear_0_noact"):  # the layer is gated
+        _fill_linear(layer.ffn.linear_0, weights, feed_forward, "gate")
+        _fill_linear(layer.ffn.linear_0_noact, weights, feed_forward, "inner")
+    else:
+        _fill_linear(layer.ffn.linear_0, weights, feed_forward, "inner")
     _fill_linear(layer.ffn.linear_1, weights, feed_forward, "output")
 
 
@@ -158,7 +167,8 @@ def _describe(spec: Any, model: Transformer, config: Config, subwords: Subwords)
     longest = max(max_length, length_limits(max_length, config.decoding)[1])
     count = max(longest + 1, LEAST_POSITIONS)  # with eos or bos
     # CTranslate2's own positions have sines and cosines in another order, and begin with 1.
-    table = sinusoids(count, config.model.d_model).astype(np.float32)
+    settings = config.model
+    table = sinusoids(count, settings.d_model, settings.positions).astype(np.float32)
     spec.encoder.position_encodings.encodings = table
     spec.decoder.position_encodings.encodings = table
 

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
     from transformer_mt.decoding.engine import Engine
 
-# The keys of ModelConfig that describe the Transformer of Vaswani et al. 2017, or that matter only
-# in training.
+# The keys of ModelConfig that describe the Transformer of Vaswani et al. 2017 and its usual forms,
+# or that matter only in training.
 TRANSFORMER_KEYS = frozenset(
     {"num_layers", "num_encoder_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff"}
-    | {"norm", "tie_embeddings", "bias"}
+    | {"norm", "norm_epsilon", "positions", "tie_embeddings"}
+    | {"activation", "bias", "output_bias"}
     | {key for key in ModelConfig.model_fields if key.endswith("dropout")}
 )
 # Why exports do not support some of the others.

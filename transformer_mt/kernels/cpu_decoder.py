@@ -88,6 +88,8 @@ class CpuDecoder:
         self.positions = model.positional_encoding
         # (d_model, vocabulary). For few rows, the product is twice as fast as with the transpose.
         self.output = array(model.generator.weight.t().contiguous())
+        bias = model.generator.bias
+        self.output_bias = None if bias is None else array(bias)
         self._panels: Panels | None = None
         # Single sentences need the same few workspaces time and again.
         self._unused = Unused()
@@ -189,9 +191,11 @@ class CpuDecoderState:
         self._workspace.start(array(memory), is_padding)
         self._positions = decoder.positions.rows(0, capacity(1))
         self._copyable = decoder.model.copyable(source_ids)
-        self._output = decoder.output
+        self._output, self._output_bias = decoder.output, decoder.output_bias
         if candidates is not None:
             self._output = np.ascontiguousarray(decoder.output[:, candidates])
+            if self._output_bias is not None:
+                self._output_bias = self._output_bias[candidates]
 
     def __del__(self) -> None:
         if hasattr(self, "_workspace"):  # the constructor may have failed
@@ -226,6 +230,8 @@ class CpuDecoderState:
         # 4. Compute the logits.
         is_whole = self._output is decoder.output
         logits = step.logits() if is_whole and step.is_narrow else product(x, self._output)
+        if self._output_bias is not None:
+            logits += self._output_bias
         if isinstance(decoder.model, CopyingTransformer):
             attention = step.cross_attention(self._count)[..., : self._source_len]
             hidden = tensor(x.reshape(*ids.shape, -1).copy())

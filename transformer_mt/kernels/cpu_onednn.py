@@ -79,10 +79,10 @@ class OneDnnOperations(CpuOperations):
             return super().linear(x, weight, bias)
         return _Product.apply(x, weight, bias, False, bits, self._own)
 
-    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if not _has_numbers(hidden):
-            return super().logits(hidden, weight)
-        return _Product.apply(hidden, weight, None, True, self._bits(hidden), self._own)
+            return super().logits(hidden, weight, bias)
+        return _Product.apply(hidden, weight, bias, True, self._bits(hidden), self._own)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
         if not _has_numbers(x) or _is_small(x):
@@ -141,7 +141,7 @@ def _rows(x: Tensor) -> np.ndarray:
 
 
 class _Product(PyLayer):
-    """x W + b, or x W^T, with dx = dy W^T, dW = x^T dy and db = 1^T dy.
+    """x W + b, or x W^T + b, with dx = dy W^T, dW = x^T dy and db = 1^T dy.
 
     If the `bits` of x in bfloat16 are given, the factors are rounded: x, W and dy. Sums and results
     are float32.

@@ -39,7 +39,9 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 _FLOAT32, _BFLOAT16 = 3, 2
 _CPU, _IN_ORDER = 1, 1
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
-_SOFTMAX, _RELU = 0x30000, 0x20
+_SOFTMAX = 0x30000
+# The activations of `layers.ACTIVATIONS`, as oneDNN numbers them.
+_ELEMENTWISE = {"relu": 0x20, "swish": 0x2C, "gelu": 0x31}
 _SCALE_AND_SHIFT = 6
 _SOURCE, _RESULT, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _MEAN, _VARIANCE, _SCALE, _SHIFT = 49, 50, 51, 52
@@ -373,25 +375,27 @@ class Recorder(Operations):
         bias: np.ndarray,
         out: np.ndarray,
         add: bool = False,
-        relu: bool = False,
+        activation: str | None = None,
     ) -> None:
         """Computes out = x @ weight + bias for the first rows only (see `calls_of`).
 
         Args:
             x: (rows, in), `weight` (in, out), `bias` (out,) and `out` (rows, out).
             add: whether the result is added to `out`.
-            relu: whether the result is the maximum of it and 0.
+            activation: one of `layers.ACTIVATIONS`, which is applied to the result.
         """
         if self._has_fixed_rows:
             arrays = [(_SOURCE, x), (_WEIGHTS, weight), (_BIAS, bias[np.newaxis]), (_RESULT, out)]
-            self._do(_prepare_affine, arrays, add, relu)
+            self._do(_prepare_affine, arrays, add, activation)
             return
         self.record(np.add, out, bias, out) if add else self.record(np.copyto, out, bias)
         self._affine.append(len(self._calls))
         self._calls.append(self.library.product_call(x, weight, out, add=True))
         self._kept.append((x, weight, out))
-        if relu:
+        if activation == "relu":
             self.record(np.maximum, out, np.float32(0), out)
+        elif activation is not None:
+            self._do(_prepare_activation, [(_SOURCE, out), (_RESULT, out)], activation)
 
     def calls_of(self, rows: int, keys: int = 0) -> list[Call]:
         """Returns the calls in their order, where products compute only this number of rows, and
@@ -476,19 +480,33 @@ class _Arguments:
 # Each function returns a primitive descriptor for arrays with these descriptions.
 
 
-def _prepare_affine(library: Library, of: Descriptions, add: bool, relu: bool) -> c_void_p:
+def _prepare_affine(
+    library: Library, of: Descriptions, add: bool, activation: str | None
+) -> c_void_p:
     attributes = library.made("dnnl_primitive_attr_create")
     after = library.made("dnnl_post_ops_create")
     if add:
         library.call("dnnl_post_ops_append_sum", after, c_float(1.0), 0, 0)
-    if relu:
-        library.call("dnnl_post_ops_append_eltwise", after, _RELU, c_float(0.0), c_float(0.0))
+    if activation is not None:
+        arguments = _ELEMENTWISE[activation], c_float(_alpha(activation)), c_float(0.0)
+        library.call("dnnl_post_ops_append_eltwise", after, *arguments)
     library.call("dnnl_primitive_attr_set_post_ops", attributes, after)
     matrices = of[_SOURCE], of[_WEIGHTS], of[_BIAS], of[_RESULT]
     result = library.descriptor("matmul", *matrices, attributes)
     library.call("dnnl_post_ops_destroy", after)
     library.call("dnnl_primitive_attr_destroy", attributes)
     return result
+
+
+def _prepare_activation(library: Library, of: Descriptions, activation: str) -> c_void_p:
+    numbers = c_float(_alpha(activation)), c_float(0.0)
+    arguments = _INFERENCE, _ELEMENTWISE[activation], of[_SOURCE], of[_RESULT], *numbers, None
+    return library.descriptor("eltwise_forward", *arguments)
+
+
+def _alpha(activation: str) -> float:
+    # The slope of a ReLU below 0, and the factor in the sigmoid of swish.
+    return 1.0 if activation == "swish" else 0.0
 
 
 def _prepare_softmax(library: Library, of: Descriptions, axis: int) -> c_void_p:

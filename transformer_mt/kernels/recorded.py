@@ -19,12 +19,13 @@ from transformer_mt.kernels import mkl, onednn
 from transformer_mt.kernels.mkl import Call
 from transformer_mt.model.attention import FORBIDDEN_SCORE, MultiHeadAttention
 from transformer_mt.model.layers import (
+    ACTIVATIONS,
     LayerNorm,
     Linear,
     PositionwiseFeedForward,
     ResidualNorm,
 )
-from transformer_mt.model.operations import array
+from transformer_mt.model.operations import array, tensor
 
 FORBIDDEN = np.float32(FORBIDDEN_SCORE)
 # Sources are padded to a multiple of this length, so that fewer shapes occur.
@@ -176,12 +177,20 @@ class RecordedFeedForward:
     """A `PositionwiseFeedForward`."""
 
     def __init__(self, feed_forward: PositionwiseFeedForward) -> None:
+        self._activation = feed_forward.activation
         self._inner = RecordedLinear(feed_forward.inner_projection)
+        gate = feed_forward.gate_projection
+        self._gate = None if gate is None else RecordedLinear(gate)
         self._outer = RecordedLinear(feed_forward.output_projection)
 
     def add_to(self, recorder: Recorder, x: np.ndarray, out: np.ndarray) -> None:
         """Records that the output for `x` (rows, d_model) is added to `out`, same shape."""
-        self._outer.add_to(recorder, self._inner(recorder, x, relu=True), out)
+        if self._gate is None:
+            inner = self._inner(recorder, x, self._activation)
+        else:
+            inner = self._inner(recorder, x)
+            recorder.record(np.multiply, inner, self._gate(recorder, x, self._activation), inner)
+        self._outer.add_to(recorder, inner, out)
 
 
 class RecordedLinear:
@@ -201,11 +210,13 @@ class RecordedLinear:
         both.bias = np.concatenate([self.bias, other.bias])
         return both
 
-    def __call__(self, recorder: Recorder, x: np.ndarray, relu: bool = False) -> np.ndarray:
-        """Records the layer for `x` (rows, in), with `relu` max(0, layer), and returns the array of
-        its output, (rows, out)."""
+    def __call__(
+        self, recorder: Recorder, x: np.ndarray, activation: str | None = None
+    ) -> np.ndarray:
+        """Records the layer for `x` (rows, in), with an activation of ACTIVATIONS if one is given,
+        and returns the array of its output, (rows, out)."""
         out = np.zeros((len(x), len(self.bias)), np.float32)
-        recorder.affine(x, self.weight, self.bias, out, relu=relu)
+        recorder.affine(x, self.weight, self.bias, out, activation=activation)
         return out
 
     def add_to(self, recorder: Recorder, x: np.ndarray, out: np.ndarray) -> None:
@@ -265,16 +276,16 @@ class NumpyRecorder:
         bias: np.ndarray,
         out: np.ndarray,
         add: bool = False,
-        relu: bool = False,
+        activation: str | None = None,
     ) -> None:
         def compute() -> None:
             rows = self._rows
             result = x[:rows] @ weight
             result += bias
+            if activation is not None:
+                result = array(ACTIVATIONS[activation](tensor(result)))
             if add:
                 out[:rows] += result
-            elif relu:
-                np.maximum(result, 0, out=out[:rows])
             else:
                 out[:rows] = result
 

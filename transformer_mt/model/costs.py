@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt.config.decoding import LONGEST_TARGET
-from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.config.schema import GATED, Config, ModelConfig
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
@@ -80,12 +80,17 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
     encoder_layers, decoder_layers = model.encoder_layers, model.decoder_layers
     square = (d_model, d_model)
     attention: Formula = ("4 x d_model^2", [square] * 4)
-    feed_forward: Formula = ("2 x d_model x d_ff", [(d_model, d_ff), (d_ff, d_model)])
+    inner = 2 if model.activation in GATED else 1  # the matrices before the activation
+    feed_forward: Formula = (
+        f"{inner + 1} x d_model x d_ff",
+        [*([(d_model, d_ff)] * inner), (d_ff, d_model)],
+    )
     if model.bias:
         attention = ("4 x d_model^2 + 4 x d_model", [square, (d_model,)] * 4)
+        inner_biases = "d_ff" if inner == 1 else f"{inner} x d_ff"
         feed_forward = (
-            "2 x d_model x d_ff + d_ff + d_model",
-            [(d_model, d_ff), (d_ff,), (d_ff, d_model), (d_model,)],
+            f"{feed_forward[0]} + {inner_biases} + d_model",
+            [*([(d_model, d_ff), (d_ff,)] * inner), (d_ff, d_model), (d_model,)],
         )
     norm: Formula = ("2 x d_model", [(d_model,)] * 2)
     final_norms = 1 if model.norm == "pre" else 0
@@ -111,6 +116,9 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
         Part("decoder norms", 3 * decoder_layers + final_norms, *norm),
         vocabulary_matrix("generator", "target", model.tie_embeddings),
     ]
+    if model.output_bias:
+        vocabulary = "vocabulary" if vocabularies.joint else "target vocabulary"
+        found.append(Part("output bias", 1, vocabulary, [(vocabularies.target,)]))
     if model.copying:
         found.append(Part("copy gate", 1, "d_model + 1", [(d_model, 1), (1,)]))
     if model.non_autoregressive == "length":
@@ -232,7 +240,8 @@ class FlopCounter:
         model, source_len, target_len = self.model, self.source_len, self.target_len
         d_model, d_ff = model.d_model, model.d_ff
         projection = 2 * d_model * d_model  # per token: query, key, value or output
-        feed_forward = 2 * 2 * d_model * d_ff
+        matrices = 3 if model.activation in GATED else 2
+        feed_forward = matrices * 2 * d_model * d_ff
         both_products = 2 * 2 * d_model  # per query and key: the score and the weighted value
         encoder_layer = (
             source_len * (4 * projection + feed_forward) + source_len * source_len * both_products
@@ -302,7 +311,12 @@ def activation_bytes(
     # Per token, the inner layer, and what dropout makes of it; and what a norm reads and writes,
     # the row's mean and variance, and dropout.
     inner_dropout = dropped(model.feed_forward_dropout)
-    feed_forward = d_ff * (1 + (1 + inner_dropout if inner_dropout else 0))
+    inner = 1 + (1 + inner_dropout if inner_dropout else 0)
+    if model.activation in GATED:
+        inner += 3  # the gate before and after its activation, and the projection
+    elif model.activation != "relu":
+        inner += 1  # the gradient of the others is computed from what they read
+    feed_forward = d_ff * inner
     residual = d_model * (2 + dropped(model.dropout)) + 2
 
     def attention(queries: int, keys: int, pairs: int, has_weights: bool = False) -> float:

@@ -12,9 +12,14 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+from transformer_mt.config.schema import GATED
 from transformer_mt.model import operations
 
 Norm = Literal["post", "pre"]
+Positions = Literal["sinusoidal", "marian"]
+# The activations of feed-forward layers. GELU is the exact one, x times the normal distribution's
+# cumulative probability of x (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
 class Dropout(nn.Dropout):
@@ -43,7 +48,10 @@ class Linear(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm (Ba et al. 2016, arXiv 1607.06450) over the last dimension, with epsilon 1e-5."""
+    """Layer norm (Ba et al. 2016, arXiv 1607.06450) over the last dimension."""
+
+    def __init__(self, d_model: int, epsilon: float = 1e-5) -> None:
+        super().__init__(d_model, epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises `x` (..., d_model); same shape."""
@@ -80,17 +88,20 @@ class TokenEmbedding(nn.Layer):
 class PositionalEncoding(nn.Layer):
     """Adds sinusoidal positions, section 3.5, and applies dropout to the sum, section 5.4.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same. `max_len`
-    positions are computed in advance, and more when a longer sequence needs them.
+    See `sinusoids`. `max_len` positions are computed in advance, and more when a longer sequence
+    needs them.
     """
 
     table: Tensor  # (positions, d_model)
 
-    def __init__(self, d_model: int, max_len: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, d_model: int, max_len: int, dropout: float = 0.0, kind: Positions = "sinusoidal"
+    ) -> None:
         super().__init__()
+        self.kind = kind
         self.dropout = Dropout(dropout)
         # The table is not persistable: it follows from d_model, so checkpoints do not hold it.
-        table = paddle.to_tensor(sinusoids(max_len, d_model), dtype="float32")
+        table = paddle.to_tensor(sinusoids(max_len, d_model, kind), dtype="float32")
         self.register_buffer("table", table, persistable=False)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
@@ -114,18 +125,32 @@ class PositionalEncoding(nn.Layer):
         # The length at least doubles, so that incremental decoding rarely computes a new table.
         length = max(length, 2 * self.table.shape[0])
         self.table = paddle.to_tensor(
-            sinusoids(length, self.table.shape[1]), dtype=self.table.dtype, place=self.table.place
+            sinusoids(length, self.table.shape[1], self.kind),
+            dtype=self.table.dtype,
+            place=self.table.place,
         )
 
 
-def sinusoids(length: int, d_model: int) -> np.ndarray:
+def divisors(d_model: int, kind: Positions = "sinusoidal") -> np.ndarray:
+    """Computes the divisors of the positions, one per pair of channels: float64 (ceil(d / 2),).
+
+    Divisor i is 10000^(2i / d_model), section 3.5. Marian's is 10000^(i / (d_model / 2 - 1)), for
+    an even d_model of at least 4, so that the last one is 10000.
+    """
+    pairs = np.arange((d_model + 1) // 2)
+    if kind == "marian":
+        return 10000.0 ** (pairs / (d_model // 2 - 1))
+    return 10000.0 ** (2 * pairs / d_model)
+
+
+def sinusoids(length: int, d_model: int, kind: Positions = "sinusoidal") -> np.ndarray:
     """Computes the sinusoidal positions 0 .. length - 1, section 3.5: float64 (length, d_model).
 
-    If d_model is odd, the last sine has no cosine.
+    PE(pos, 2i) = sin(pos / divisors[i]), PE(pos, 2i + 1) = cos(pos / divisors[i]). If d_model is
+    odd, the last sine has no cosine.
     """
-    even = np.arange(0, d_model, 2)
     # float64 is needed: an angle of 1,000 radians in float32 is wrong in the fifth digit.
-    angles = np.arange(length)[:, np.newaxis] / 10000.0 ** (even / d_model)  # (length, ceil(d / 2))
+    angles = np.arange(length)[:, np.newaxis] / divisors(d_model, kind)  # (length, ceil(d / 2))
     table = np.empty((length, d_model))
     table[:, 0::2] = np.sin(angles)
     table[:, 1::2] = np.cos(angles[:, : d_model // 2])
@@ -133,18 +158,35 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
 
 
 class PositionwiseFeedForward(nn.Layer):
-    """max(0, x W1 + b1) W2 + b2, formula (2) of section 3.3, with dropout after the ReLU."""
+    """max(0, x W1 + b1) W2 + b2, formula (2) of section 3.3, with dropout before W2.
 
-    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, bias: bool = True) -> None:
+    Another activation can take the place of the ReLU. In the GATED ones, the activation of a gate
+    is multiplied by the inner projection: (activation(x W3 + b3) * (x W1 + b1)) W2 + b2.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        activation: str = "relu",
+    ) -> None:
         super().__init__()
+        self.activation = GATED.get(activation, activation)
         self.inner_projection = Linear(d_model, d_ff, bias)
+        self.gate_projection = Linear(d_model, d_ff, bias) if activation in GATED else None
         self.output_projection = Linear(d_ff, d_model, bias)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transforms each position of `x` (batch, len, d_model) by itself; same shape."""
-        inner = self.dropout(F.relu(self.inner_projection(x)))  # (batch, len, d_ff)
-        return self.output_projection(inner)
+        inner = self.inner_projection(x)  # (batch, len, d_ff)
+        if self.gate_projection is None:
+            inner = ACTIVATIONS[self.activation](inner)
+        else:
+            inner = ACTIVATIONS[self.activation](self.gate_projection(x)) * inner
+        return self.output_projection(self.dropout(inner))
 
 
 class ResidualNorm(nn.Layer):
@@ -155,10 +197,12 @@ class ResidualNorm(nn.Layer):
     Normalization in the Transformer Architecture") and needs one more norm at the end of the stack.
     """
 
-    def __init__(self, d_model: int, dropout: float = 0.0, norm: Norm = "post") -> None:
+    def __init__(
+        self, d_model: int, dropout: float = 0.0, norm: Norm = "post", epsilon: float = 1e-5
+    ) -> None:
         super().__init__()
         self.is_pre_norm = norm == "pre"
-        self.norm = LayerNorm(d_model)
+        self.norm = LayerNorm(d_model, epsilon)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

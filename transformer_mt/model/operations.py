@@ -28,12 +28,14 @@ class Operations:
         """Computes x W + b of `x` (..., in), `weight` (in, out) and `bias` (out,) or None."""
         return F.linear(x, weight, bias)
 
-    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """Computes H W^T of `hidden` (..., d_model) and `weight` (vocabulary, d_model).
+    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Computes H W^T + b of `hidden` (..., d_model), `weight` (vocabulary, d_model) and `bias`
+        (vocabulary,) or None.
 
         Returns (..., vocabulary).
         """
-        return paddle.matmul(hidden, weight, transpose_y=True)
+        logits = paddle.matmul(hidden, weight, transpose_y=True)
+        return logits if bias is None else logits + bias.astype(logits.dtype)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
         """Normalises `x` (..., d_model) over its last dimension (Ba et al. 2016, arXiv 1607.06450).

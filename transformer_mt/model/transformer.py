@@ -49,7 +49,7 @@ class _Layer(nn.Layer):
             )
 
         def residual() -> ResidualNorm:
-            return ResidualNorm(config.d_model, config.dropout, config.norm)
+            return ResidualNorm(config.d_model, config.dropout, config.norm, config.norm_epsilon)
 
         # The order of these lines decides which random numbers initialise which weight.
         self.self_attention = attention()
@@ -58,7 +58,11 @@ class _Layer(nn.Layer):
             self.cross_attention = attention()
             self.cross_attention_residual = residual()
         self.feed_forward = PositionwiseFeedForward(
-            config.d_model, config.d_ff, config.feed_forward_dropout, config.bias
+            config.d_model,
+            config.d_ff,
+            config.feed_forward_dropout,
+            config.bias,
+            config.activation,
         )
         self.feed_forward_residual = residual()
 
@@ -160,7 +164,8 @@ class _Stack(nn.Layer):
         self.recompute = recompute
         self.layer_dropout = config.layer_dropout
         self.layers = nn.LayerList(layer_class(config) for _ in range(num_layers))
-        self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
+        is_pre_norm = config.norm == "pre"
+        self.norm = LayerNorm(config.d_model, config.norm_epsilon) if is_pre_norm else None
 
     def _recomputes(self, x: Tensor) -> bool:
         # Recomputing serves the gradient of the input `x`; without one there is nothing to save.
@@ -246,23 +251,26 @@ class Decoder(_Stack):
 
 
 class Generator(nn.Layer):
-    """The linear map to the vocabulary, section 3.4. It has no bias and applies no softmax.
+    """The linear map to the vocabulary, section 3.4. It applies no softmax.
 
     `weight` is the embedding matrix to share, (vocab_size, d_model); if it is None, the layer has a
-    weight of its own.
+    weight of its own. `bias` says whether it has a bias, which the paper's has not.
     """
 
-    def __init__(self, d_model: int, vocab_size: int, weight: Tensor | None = None) -> None:
+    def __init__(
+        self, d_model: int, vocab_size: int, weight: Tensor | None = None, bias: bool = False
+    ) -> None:
         super().__init__()
         if weight is None:
             weight = self.create_parameter(
                 [vocab_size, d_model], default_initializer=nn.initializer.XavierUniform()
             )
         self.weight = weight
+        self.bias = self.create_parameter([vocab_size], is_bias=True) if bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps `hidden` (..., d_model) to logits (..., vocabulary)."""
-        return operations.current.logits(hidden, self.weight)
+        return operations.current.logits(hidden, self.weight, self.bias)
 
 
 class Transformer(nn.Layer):
@@ -310,12 +318,14 @@ class Transformer(nn.Layer):
                 source_vocab_size, config.d_model, self.source_pad_id
             )
         dropout = config.dropout if config.embedding_dropout is None else config.embedding_dropout
-        self.positional_encoding = PositionalEncoding(config.d_model, max_len, dropout)
+        self.positional_encoding = PositionalEncoding(
+            config.d_model, max_len, dropout, config.positions
+        )
         self.encoder = Encoder(config, recompute)
         self.decoder = Decoder(config, recompute)
         # Section 3.4 ties the generator to the target embedding.
         tied = self.target_embedding.weight if config.tie_embeddings else None
-        self.generator = Generator(config.d_model, target_vocab_size, tied)
+        self.generator = Generator(config.d_model, target_vocab_size, tied, config.output_bias)
 
     def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         """Computes the logits of every next token, given the target before it.
