@@ -1,0 +1,1 @@
+"""Models of other programs: reads their files and converts them. No file of theirs can run code."""
