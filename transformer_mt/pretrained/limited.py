@@ -5,9 +5,11 @@ All functions here raise a ValueError with one sentence, whatever is wrong with 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -28,7 +30,10 @@ _RATIO_COUNTS_FROM = 10 * MB
 _PIECE = 1 << 20
 _LONGEST_NAME = 100
 # What zipfile raises for damaged files, apart from ValueError.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OverflowError)
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError),
+    *(NotImplementedError, OverflowError, RuntimeError),  # of what is encrypted after all
+)
 
 
 def shown(text: object) -> str:
@@ -181,5 +186,7 @@ def _one_error(start: str = "") -> Iterator[None]:
         raise ValueError(f"{start}{error or 'it is truncated'}") from None
     except ValueError as error:
         raise ValueError(f"{start}{error}") from None
-    except RuntimeError as error:  # zipfile's for what is encrypted after all
-        raise ValueError(f"{start}{error}") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a position before the beginning
+            raise
+        raise ValueError(f"{start}it is truncated") from None

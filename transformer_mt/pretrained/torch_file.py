@@ -57,8 +57,8 @@ _GLOBALS = {_DICT, _TENSOR, _OLD_TENSOR, _PARAMETER, *_STORAGES}
 _MOST_INSTRUCTIONS = 1_000_000
 _LARGEST_PICKLE = 100 << 20
 _MOST_DIMENSIONS = 8
-# Tied tensors share their storage, and transposed ones are copied. What is read and copied is at most
-# this many times as large as the file.
+# Tied tensors share their storage, and transposed ones are copied. What is read and copied is at
+# most this many times as large as the file.
 _MOST_COPIES = 4
 
 
