@@ -38,7 +38,7 @@ _DAMAGE = (
 
 def shown(text: object) -> str:
     """Returns a name from a file for a message: short, and without control characters."""
-    name = visible(str(text)[: _LONGEST_NAME + 1])
+    name = visible(str(text)[: _LONGEST_NAME + 1]).replace("\n", "\\n").replace("\t", "\\t")
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 

@@ -172,8 +172,8 @@ class Source:
         )
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
-        """Returns the tensors of a .safetensors, .npz or .bin file (of PyTorch) by their names. Those
-        of any float type are finite and float32 here. Some may be read-only."""
+        """Returns the tensors of a .safetensors, .npz or .bin file (of PyTorch) by their names. All
+        float types become float32, and all numbers are finite. Some arrays may be read-only."""
         return self._load(name, _READERS[Path(name).suffix], None)
 
     def _load(self, name: str, read: Callable[[IO[bytes]], _T], largest: int | None) -> _T:
@@ -292,7 +292,7 @@ def _downloaded(text: str) -> Path:
     repository, revision = match[1], match[2]
     page = f"{constants.ENDPOINT}/{repository}"
     by_hand = (
-        f"You can also download its files in another way, from {page}/tree/{revision or 'main'}, and "
+        f"You can also download its files yourself, from {page}/tree/{revision or 'main'}, and "
         "give their folder"
     )
     try:

@@ -53,8 +53,8 @@ _STORAGES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {
     f"torch.cuda.{name}": dtype for name, dtype in _DTYPES.items()
 }
 _GLOBALS = {_DICT, _TENSOR, _OLD_TENSOR, _PARAMETER, *_STORAGES}
-# A checkpoint has some twenty instructions per tensor, so this is enough for 50,000 tensors.
-_MOST_INSTRUCTIONS = 1_000_000
+# A checkpoint has some thirty instructions per tensor, so this is enough for 10,000 tensors.
+_MOST_INSTRUCTIONS = 300_000
 _LARGEST_PICKLE = 100 << 20
 _MOST_DIMENSIONS = 8
 # Tied tensors share their storage, and transposed ones are copied. What is read and copied is at
@@ -227,9 +227,9 @@ def _tensors(value: Any) -> dict[str, _Tensor]:
 def _kind(value: object) -> str:
     if isinstance(value, _Tensor):
         return "a tensor"
-    return (
-        "another dictionary" if isinstance(value, dict) else f"of the type {type(value).__name__}"
-    )
+    if isinstance(value, dict):
+        return "another dictionary"
+    return f"a value of the type {type(value).__name__}"
 
 
 def _arrays(
