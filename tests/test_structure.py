@@ -18,6 +18,7 @@ FLOORS = [
     ["export"],
     ["translator"],
     ["training"],
+    ["pretrained"],
     ["reports"],
     ["serving"],
     ["commands"],

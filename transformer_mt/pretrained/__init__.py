@@ -1,1 +1,1 @@
-"""Models of other programs: reads those of OPUS-MT, in the layouts of Marian and of Hugging Face."""
+"""Models of other programs: reads their files and converts them. No file of theirs can run code."""
