@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from transformer_mt.config.text import PROTECTED_CLASSES
 
 if TYPE_CHECKING:
-    from transformer_mt.data.subword import Subwords, Vocabulary
+    from transformer_mt.data.subword import Subwords
+    from transformer_mt.data.vocabulary import Vocabulary
 
 # The number of symbols of each form. What has more spans is translated in parts.
 SYMBOL_COUNT = 16

@@ -15,7 +15,8 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.annotation import outside_annotations
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has_symbols, symbol_ids
-from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary, seeded
 from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.given_terms import GivenTerms
 from transformer_mt.decoding.output import Line
