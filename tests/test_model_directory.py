@@ -17,7 +17,8 @@ from tests.support import (
     train_subwords,
     write_lines,
 )
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.progress import Progress

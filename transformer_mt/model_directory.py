@@ -341,6 +341,10 @@ def _first_line(path: Path, length: int) -> str:
 def subwords_to_keep(config: Config) -> Subwords | None:
     """Returns the subwords of the model training.init_from; None if the config names no such model.
 
+    Symbols that the config needs and the model lacks are added to them: `subword.user_symbols`, the
+    tags of `data.train`, and the symbols of `data.protect` and `data.annotate_terms`. All other
+    subwords keep their ids.
+
     Raises:
         UserError: the other model is damaged.
         UsageError: there is none, or its subwords can't be combined with the config.
@@ -353,8 +357,9 @@ def subwords_to_keep(config: Config) -> Subwords | None:
         theirs, subwords = directory.load_config().subword, directory.load_subwords()
     except UserError as error:
         raise type(error)(f"training.init_from: {error}") from None
-    # `sampling` is taken from this config. The vocabulary is in the other directory.
-    changes: dict[str, Any] = {"sampling": config.subword.sampling}
+    # These are taken from this config. The vocabulary is in the other directory.
+    own = "sampling", "user_symbols"
+    changes: dict[str, Any] = {key: getattr(config.subword, key) for key in own}
     if theirs.type == "vocabulary":
         changes["vocabulary"] = str(directory.path / "subword.txt")
     theirs = theirs.model_copy(update=changes)
@@ -362,4 +367,12 @@ def subwords_to_keep(config: Config) -> Subwords | None:
         config.model_copy(update={"subword": theirs}),
         f"training.init_from: {other}: its subwords do not go together with this config",
     )
-    return subwords
+    from transformer_mt.data.spans import symbols_of  # it imports SentencePiece
+
+    symbols = [*config.tags, *symbols_of(config.data)]
+    if theirs.type == "word":  # It is a word of the text, or unknown.
+        return subwords
+    try:
+        return subwords.with_symbols(symbols)
+    except UsageError as error:
+        raise UsageError(f"training.init_from: {other}: {error}") from None

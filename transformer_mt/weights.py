@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,8 +121,42 @@ def load_weights(checkpoint: Path, model: nn.Layer) -> None:
         parameter.set_value(weights[name])
 
 
-def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
+@dataclass(frozen=True)
+class NewRows:
+    """What the vocabulary of one side of a model has in addition to that of a checkpoint.
+
+    Attributes:
+        size: the number of subwords of the checkpoint, which come first.
+        pieces: the new subwords.
+        parts: for each of them, the ids of those that its text was split into before.
+    """
+
+    size: int
+    pieces: Sequence[str]
+    parts: Sequence[Sequence[int]]
+
+    def added_to(self, weight: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Returns a weight of the shape (vocabulary, ...) with a row for each new subword, which is
+        the mean of the rows of its parts (Gee et al. 2022, arXiv 2402.09977, section 3). A weight
+        of any other shape is returned as it is.
+
+        Args:
+            shape: that of the model's parameter.
+        """
+        is_of_vocabulary = weight.shape == (self.size, *shape[1:])
+        if not self.parts or not is_of_vocabulary or shape[0] != self.size + len(self.parts):
+            return weight
+        rows = [weight[list(parts)].mean(axis=0, dtype=np.float64) for parts in self.parts]
+        return np.concatenate([weight, np.stack(rows).astype(weight.dtype)])
+
+
+def take_weights(
+    checkpoint: Path, model: nn.Layer, source: NewRows | None = None, target: NewRows | None = None
+) -> list[str]:
     """Loads a checkpoint into those parameters of a model that it holds in the same shape.
+
+    Args:
+        source, target: the subwords of the model that the checkpoint does not have.
 
     Returns why each of the other parameters was left as it is.
 
@@ -130,6 +165,10 @@ def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
     """
     weights = read_weights(checkpoint)
     parameters = dict(model.named_parameters())
+    for name in weights.keys() & parameters.keys():
+        new = source if name.startswith("source_embedding.") else target
+        if new is not None:
+            weights[name] = new.added_to(weights[name], parameters[name].shape)
     left = _misfits(weights, parameters)
     if len(left) == len(parameters):
         raise UserError(f"{checkpoint / WEIGHTS} has no weight of the shape that the config needs")

@@ -23,7 +23,8 @@ from transformer_mt.data.batches import (
 )
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 
 sentence_lengths = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=200

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.subword import Subwords, Vocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import write_checksums
 

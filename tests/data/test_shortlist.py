@@ -11,7 +11,8 @@ from tests.support import demo_pairs, examples, make_config, make_model_director
 from transformer_mt.data import shortlist as module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.shortlist import Shortlist, ibm_model_1, learn
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.model_directory import SHORTLIST, ModelDirectory
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.utils.errors import UsageError, UserError

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.normalization import INVISIBLE, normalized
-from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary, seeded
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 # Characters that a tokeniser or a reader of lines may well lose, in text that SentencePiece knows.

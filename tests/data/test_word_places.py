@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import demo_pairs, words
 from transformer_mt.data.alignments import Words
-from transformer_mt.data.subword import SentencePieceVocabulary, WordVocabulary
+from transformer_mt.data.vocabulary import SentencePieceVocabulary, WordVocabulary
 
 TEXT = [source for source, _ in demo_pairs(200)] + ["ﬁn Ａ字字 é …"] * 5
 # Many spaces, what NFKC makes several characters or words of, what it removes, and anything.

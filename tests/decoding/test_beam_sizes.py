@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support import make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.search import search

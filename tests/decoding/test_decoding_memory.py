@@ -8,7 +8,8 @@ from tests.device_path import use_device_path
 from tests.support import make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import ModelConfig
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import (
     SHARE,

@@ -16,7 +16,7 @@ from tests.support import (
     write_lines,
 )
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.subword import seeded
+from transformer_mt.data.vocabulary import seeded
 from transformer_mt.decoding import line_reader
 from transformer_mt.decoding.engine import Hypothesis, Search, Sentence, default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator

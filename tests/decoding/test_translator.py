@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.support import important, make_config, train_subwords, wide_model
 from tests.support import words as words_between_spaces
 from transformer_mt.data.normalization import is_blank
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding import lines as lines_module
 from transformer_mt.decoding.engine import Hypothesis
 from transformer_mt.decoding.line_reader import MAX_AT_ONCE

@@ -13,7 +13,8 @@ import pytest
 from tests.support import ROOT, as_if_trained, make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export.ctranslate2 import write_model

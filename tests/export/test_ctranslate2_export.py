@@ -22,7 +22,8 @@ from tests.support import (
     write_lines,
 )
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export import ctranslate2 as exporter

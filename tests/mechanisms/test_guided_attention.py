@@ -19,7 +19,8 @@ from tests.support import (
 from transformer_mt.data import alignments
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.training import run

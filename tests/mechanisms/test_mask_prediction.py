@@ -14,7 +14,8 @@ from tests.support import (
     wide_model,
 )
 from transformer_mt.data.batches import collate
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.training import objective as objectives

@@ -11,7 +11,8 @@ from tests.reference import build
 from tests.support import ROOT, log_softmax
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine, target_arrays
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, cpu_decoders

@@ -15,7 +15,8 @@ from tests.support import (
     make_config,
     take_steps,
 )
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.weights import read_weights
 

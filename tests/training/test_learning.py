@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support import LEARNER, LEARNING, learn, make_config
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 
 TASKS = {"reverse": lambda digits: digits[::-1], "sort": sorted}

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, make_model_directory
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.model.variants import build_model
 from transformer_mt.utils.errors import UserError

@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from transformer_mt.commands import arguments
-from transformer_mt.data.subword import Vocabulary
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.reports import attention

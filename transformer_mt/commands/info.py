@@ -237,6 +237,8 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
     subword, data = config.subword, config.data
     if config.training.init_from is not None:
         return VocabularySizes.of(subwords_to_keep(config)), "of training.init_from"
+    if subword.type == "marian":
+        raise UsageError("subword.type: marian: give the imported model in training.init_from")
     if subword.type != "vocabulary":
         sizes = list(subword.vocabulary_sizes.values())
         origin = "of the config; a small text may have fewer"

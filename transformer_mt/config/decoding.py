@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_mt.config.section import NaturalNumber, PositiveInt, Section
+from transformer_mt.config.section import NaturalNumber, PositiveInt, Section, Symbol
 from transformer_mt.config.text import ProtectedSpans
 
 # Every hypothesis of a beam has a cache.
@@ -64,6 +64,11 @@ class DecodingConfig(Section):
     """The greatest length of what is translated as a whole, in subwords. A longer sentence is cut
     behind a comma or at a space, and translated in parts. null means the length of the longest
     source that the model was trained on."""
+
+    tag: Symbol | None = None
+    """A tag that is put before each line that has none, such as `>>deu<<`. It is one of
+    subword.user_symbols or of the tags of data.train. A model of several target languages needs a
+    tag for each line, which says into which language the line is translated."""
 
     stop_loops: bool = True
     """Whether an output ends that only repeats itself: at least four times in a row, and in 16

@@ -16,7 +16,7 @@ Problems = Iterator[tuple[tuple[str, ...], str]]
 
 # The splits and the languages of each dataset but files.
 SPLITS, LANGUAGES = ("train", "dev", "test"), ("en", "de")
-# The types of subwords that can have symbols of the user's own.
+# The types of subwords that can have symbols of the user's own, if they are trained for a recipe.
 WITH_SYMBOLS = ("bpe", "unigram", "char")
 
 
@@ -59,25 +59,31 @@ def data_rules(config: Config) -> Problems:
 
 def subword_rules(config: Config) -> Problems:
     """
-    - `subword.sampling` needs `subword.type: bpe` or `unigram`.
+    - `subword.sampling` needs `subword.type: bpe`, `unigram` or `marian`.
     - `subword.type: vocabulary` needs `subword.joint: true`, and `subword.vocabulary` unless
       `data.dataset` has a vocabulary of its own.
     - `subword.vocabulary` needs `subword.type: vocabulary`.
     - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
-    - `subword.user_symbols` and `data.protect` need `subword.type: bpe`, `unigram` or `char`.
-    - `data.annotate_terms` needs such a type too, and `subword.joint: true`.
+    - `subword.user_symbols` and `data.protect` need `subword.type: bpe`, `unigram`, `char` or
+      `marian`. With `training.init_from`, `subword.user_symbols` can also be added to
+      `subword.type: vocabulary`.
+    - `data.annotate_terms` needs `subword.type: bpe`, `unigram` or `char`, and
+      `subword.joint: true`.
     - `data.drop_unmatched` needs `data.protect`.
     - `data.protect` and `data.annotate_terms` cannot be combined with
       `guided_attention.by: alignment`.
-    - With these types, each tag of `data.train` must be one of `subword.user_symbols`, unless the
-      subwords are those of `training.init_from`.
+    - With these types, each tag of `data.train` must be one of `subword.user_symbols`. With
+      `training.init_from`, it is added to the subwords of that model.
     """
     subword = config.subword
-    yield from needs(config, "subword.sampling", "subword.type", "bpe", "unigram")
-    yield from needs(config, "subword.user_symbols", "subword.type", *WITH_SYMBOLS)
+    yield from needs(config, "subword.sampling", "subword.type", "bpe", "unigram", "marian")
+    can_add = ("marian", "vocabulary") if config.training.init_from else ("marian",)
+    yield from needs(config, "subword.user_symbols", "subword.type", *WITH_SYMBOLS, *can_add)
+    yield from needs(config, "data.protect", "subword.type", *WITH_SYMBOLS, "marian")
+    # Each side of an imported model splits only its own language.
+    yield from needs(config, "data.annotate_terms", "subword.type", *WITH_SYMBOLS)
     reason = "the words of its file are not those of text with symbols"
     for key in ("data.protect", "data.annotate_terms"):
-        yield from needs(config, key, "subword.type", *WITH_SYMBOLS)
         yield from needs(config, key, "guided_attention.by", None, "diagonal", reason=reason)
     yield from needs(config, "data.annotate_terms", "subword.joint", True)
     if config.data.drop_unmatched and not config.data.protect:
@@ -152,7 +158,7 @@ def training_rules(config: Config) -> Problems:
 def decoding_rules(config: Config) -> Problems:
     """
     - `decoding.n_best` must be at most `decoding.beam_size`, unless `decoding.sampling` is true.
-    - `decoding.segmentations` above 1 needs `subword.type: bpe` or `unigram`, and
+    - `decoding.segmentations` above 1 needs `subword.type: bpe`, `unigram` or `marian`, and
       `subword.sampling` or `decoding.segmentation_rate`.
     - `decoding.shortlist` cannot be combined with `model.copying`.
     """
@@ -161,9 +167,10 @@ def decoding_rules(config: Config) -> Problems:
         keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
         yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
     if decoding.segmentations > 1:
-        yield from needs(config, "decoding.segmentations", "subword.type", "bpe", "unigram")
+        kinds = "bpe", "unigram", "marian"
+        yield from needs(config, "decoding.segmentations", "subword.type", *kinds)
         has_rate = config.subword.sampling or decoding.segmentation_rate is not None
-        if config.subword.type in ("bpe", "unigram") and not has_rate:
+        if config.subword.type in kinds and not has_rate:
             keys = "decoding.segmentations", "decoding.segmentation_rate", "subword.sampling"
             reason = "the model was not trained with subword.sampling"
             yield keys, f"{reason}; give decoding.segmentation_rate"

@@ -143,7 +143,8 @@ class DataConfig(Section):
     `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only text is required; see
     docs/data.md.
     weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
-    tag      a word that is put before each source; it must be one of subword.user_symbols
+    tag      a word that is put before each source; it must be one of subword.user_symbols, or is
+             added to the subwords of training.init_from
     reverse  whether source and target change places
     columns  the columns of source and target in a table, JSON Lines or Parquet, as in [en, de]
     The defaults are a weight of 1, no tag, false, and the usual names of columns."""
@@ -239,14 +240,16 @@ def _distinct_symbols(symbols: list[str]) -> list[str]:
 class SubwordConfig(Section):
     """How text is split into subwords."""
 
-    type: Literal["bpe", "unigram", "char", "word", "vocabulary"] = "bpe"
+    type: Literal["bpe", "unigram", "char", "word", "vocabulary", "marian"] = "bpe"
     """The kind of subwords.
     bpe         byte-pair encoding, which keeps frequent words whole and splits rare words
     unigram     splits words by the probabilities of their subwords, and keeps frequent words whole
     char        single characters
     word        whole words, which spaces separate
     vocabulary  the subwords that a file lists, for text that is already split (`@@ `)
-    The first four are SentencePiece models, which are trained on the training text."""
+    marian      those of an imported model: two SentencePiece models whose subwords one list numbers
+    The first four are SentencePiece models, which are trained on the training text. The last can't
+    be trained; a recipe gets it from the model that it fine-tunes (`training.init_from`)."""
 
     vocab_size: VocabularySize = 8000
     """The number of subwords, including the 4 special ones. If the text has fewer, all of them are
@@ -287,7 +290,9 @@ class SubwordConfig(Section):
     null turns it off."""
 
     user_symbols: Annotated[list[Symbol], AfterValidator(_distinct_symbols)] = Field(default=[])
-    """Strings that are always one subword each, such as the tags of `data.train`."""
+    """Strings that are always one subword each, such as the tags of `data.train`. If the model that
+    a recipe fine-tunes (`training.init_from`) lacks some of them, they are added to its
+    subwords."""
 
     vocabulary: str | None = None
     """The file that lists the subwords for `type: vocabulary`, one per line. The dataset wmt14ende

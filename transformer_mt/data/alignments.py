@@ -21,7 +21,8 @@ import numpy as np
 from transformer_mt.data import encoded
 from transformer_mt.data.cache import CachedArrays, entry, entry_name
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText
-from transformer_mt.data.subword import SPACE, Place, Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import SPACE, Place, Vocabulary, WordVocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import content_of, lines

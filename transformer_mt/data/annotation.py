@@ -49,11 +49,6 @@ def annotated(text: str, found: Iterable[tuple[int, str]], target_lang: str) -> 
     return "".join([*parts, text[done:]])
 
 
-def reads_annotations(subwords: Subwords) -> bool:
-    """Returns whether the symbols are subwords of the source."""
-    return TRANSLATED_BY in subwords.source.user_symbols
-
-
 def outside_annotations(ids: list[int], subwords: Subwords) -> list[int]:
     """The places of those ids of a source that belong to its text."""
     symbols = subwords.source.user_symbols

@@ -14,7 +14,8 @@ import numpy as np
 
 from transformer_mt.data.alignments import Alignments
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText
-from transformer_mt.data.subword import Subwords, Vocabulary, seeded
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary, seeded
 
 T = TypeVar("T")
 U = TypeVar("U")

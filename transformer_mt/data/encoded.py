@@ -29,7 +29,8 @@ from transformer_mt.data.cache import CachedArrays, entry
 from transformer_mt.data.corpus import Pair
 from transformer_mt.data.input_noise import InputNoise
 from transformer_mt.data.spans import SpanFinder
-from transformer_mt.data.subword import Subwords, Vocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.signals import process_pool

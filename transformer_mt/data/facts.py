@@ -24,7 +24,8 @@ from transformer_mt.data.encoded import (
     PairChanges,
 )
 from transformer_mt.data.normalization import examples_of
-from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary, WordVocabulary, tokens
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.languages import has_spaces, has_spaces_in, sentences
 

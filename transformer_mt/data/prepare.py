@@ -16,7 +16,6 @@ from transformer_mt.data.annotation import (
     LEAST_LINES,
     Annotations,
     learnable_terms,
-    reads_annotations,
 )
 from transformer_mt.data.batches import WeightedText
 from transformer_mt.data.cache import entry, entry_name
@@ -32,7 +31,7 @@ from transformer_mt.data.corpus import (
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, PairChanges, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of
-from transformer_mt.data.spans import ANNOTATION, SYMBOLS, has_symbols
+from transformer_mt.data.spans import symbols_of
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
 from transformer_mt.utils.console import say, warn
 from transformer_mt.utils.errors import UsageError, UserError
@@ -136,7 +135,8 @@ def prepare(
     """Reads, checks and encodes the corpus of a config. Only the cache is written.
 
     Args:
-        subwords: those of the model that training starts from. If None, they are trained.
+        subwords: those of the model that training starts from, with the symbols of the config. If
+            None, they are trained.
         alignments: a file of word alignments of the training text, in Pharaoh's format.
 
     Raises:
@@ -171,18 +171,6 @@ def prepare(
 
     if subwords is None:
         subwords = _subwords(config, content, pairs, cache, changes)
-    elif data.protect and not has_symbols(subwords):
-        raise UsageError(
-            f"data.protect: the subwords of {config.training.init_from} have no symbols for "
-            "protected spans, because that model was trained without data.protect. Leave it out: "
-            "translate protects spans without symbols too"
-        )
-    elif data.annotate_terms and not reads_annotations(subwords):
-        raise UsageError(
-            f"data.annotate_terms: the subwords of {config.training.init_from} have no symbols for "
-            "it, because that model was trained without data.annotate_terms. Leave it out: the "
-            "search follows terms with every model"
-        )
     if config.training.init_from is None and config.subword.type != "vocabulary":
         sizes = config.subword.vocabulary_sizes.items()
         for (key, size), vocabulary in zip(sizes, subwords.vocabularies, strict=True):
@@ -329,17 +317,20 @@ def _subwords(
 ) -> Subwords:
     """Returns the subwords of the training text, from the cache if it has them."""
     settings = config.subword
+    if settings.type == "marian":
+        raise UsageError(
+            "subword.type: marian: such subwords are those of an imported model, and can't be "
+            "trained. Give that model in training.init_from"
+        )
     if settings.type == "vocabulary":
         path = settings.vocabulary or DATASETS[config.data.dataset].vocabulary(config.data.root)
         return Subwords.from_vocabulary(Path(path))
 
     def make(folder: Path) -> None:
         say(f"training the {settings.type} subword model ...")
-        Subwords.train(pairs, settings, symbols).save(folder)
+        Subwords.train(pairs, settings, symbols_of(config.data)).save(folder)
 
     # Sampling happens later and does not change the model.
     made_from = [content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]]
-    symbols = SYMBOLS if config.data.protect else []
-    symbols = symbols + (ANNOTATION if config.data.annotate_terms else [])
     made_from += [repr(changes)] if changes else []
     return Subwords.load(entry(cache / f"subword-{entry_name(FORMAT, *made_from)}", make))

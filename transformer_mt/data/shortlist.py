@@ -17,7 +17,8 @@ import numpy as np
 
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText
 from transformer_mt.data.spans import symbol_ids
-from transformer_mt.data.subword import Subwords, Vocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
 

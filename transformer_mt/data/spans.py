@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from html.entities import html5
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer_mt.config.text import PROTECTED_CLASSES
+from transformer_mt.config.text import PROTECTED_CLASSES, DataConfig
 
 if TYPE_CHECKING:
-    from transformer_mt.data.subword import Subwords, Vocabulary
+    from transformer_mt.data.subword import Subwords
+    from transformer_mt.data.vocabulary import Vocabulary
 
 # The number of symbols of each form. What has more spans is translated in parts.
 SYMBOL_COUNT = 16
@@ -226,6 +227,11 @@ class SpanFinder:
             for text, found in zip((source, target), places, strict=True)
         ]
         return texts[0], texts[1], is_matched
+
+
+def symbols_of(data: DataConfig) -> list[str]:
+    """Returns the symbols that the training text of a config needs, each as one subword."""
+    return (SYMBOLS if data.protect else []) + (ANNOTATION if data.annotate_terms else [])
 
 
 def has_symbols(subwords: Subwords) -> bool:

@@ -1,33 +1,31 @@
-"""Text to subwords and back: with SentencePiece models trained on the training text, or with the
-vocabulary that BPE'd text comes with.
-
-Every vocabulary has four distinct special ids: pad, unk, bos and eos. No other module has constants
-for them.
-"""
+"""The subwords of both sides of a model: trains SentencePiece models on the training text, or reads
+the vocabulary that BPE'd text comes with, and keeps them in the model directory."""
 
 from __future__ import annotations
 
 import io
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TypeVar
 
-import numpy as np
 import sentencepiece
 
 from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.normalization import RULES, trainer_options
+from transformer_mt.data.vocabulary import (
+    MarianVocabulary,
+    PieceIds,
+    SentencePieceVocabulary,
+    Vocabulary,
+    WordVocabulary,
+    model_proto,
+)
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import byte_lines, lines, write_atomically
-
-if TYPE_CHECKING:
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 # In bytes. SentencePiece silently skips longer sentences; its own default is 4,192.
 LONGEST_SENTENCE = 1 << 20
@@ -36,290 +34,60 @@ LONGEST_SENTENCE = 1 << 20
 # different words, and unigram takes 1.1 GB, about 26 bytes per character.
 TRAINING_LINES = {"bpe": 500_000, "unigram": 250_000, "char": 500_000, "word": 500_000}
 
+# The names of the files of both sides together, and of each.
+JOINT, SIDES = "subword", ("subword.source", "subword.target")
+A_MODEL = "a SentencePiece model"
 
 T = TypeVar("T")
-# Characters of a text, [start, end).
-Place = tuple[int, int]
-# The marks that end a sentence.
-FINAL_MARKS = ".!?…:。！？："
-# How SentencePiece writes a space.
-SPACE = "\u2581"
-
-
-class Vocabulary(Protocol):
-    """The subwords of one side, and the ids of the four special subwords."""
-
-    size: int
-    pad: int
-    unk: int
-    bos: int
-    eos: int
-
-    # The id of the subword that is only a space, or -1.
-    space: int = -1
-
-    @property
-    def special(self) -> list[int]:
-        return [self.pad, self.unk, self.bos, self.eos]
-
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of a line, without bos or eos."""
-
-    def encode_within(self, text: str) -> list[int]:
-        """Returns the ids of a text that continues a word."""
-        return self.encode(text)
-
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """Returns the ids of each text, as `encode` does."""
-        return [self.encode(text) for text in texts]
-
-    def sample(self, text: str, rate: float) -> list[int]:
-        """Works as `encode`, but draws the subwords of the text at random (see `seeded`).
-
-        Raises:
-            UsageError: these subwords can't be sampled.
-        """
-        raise UsageError("subword.sampling: null is needed where BPE was applied before")
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the line that some ids stand for. Of the special ids, only unk is visible."""
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the subword of each id, as the vocabulary spells it."""
-
-    def places(self, text: str) -> list[Place]:
-        """Returns the place in the text of each subword of `encode(text)`, without the spaces
-        around it. The places are in order and don't overlap. A subword that has no character of
-        its own, such as a space, has an empty place."""
-
-    def decoded_places(self, ids: Iterable[int]) -> list[Place]:
-        """Returns the place in `decode(ids)` of each id, as `places` does."""
-
-    def unknown(self, text: str) -> list[str]:
-        """Returns the parts of a text that are unknown subwords."""
-        ids = self.encode(text)
-        if self.unk not in ids:
-            return []
-        places = zip(ids, self.places(text), strict=True)
-        return [text[start:end] for i, (start, end) in places if i == self.unk]
-
-    def content(self) -> bytes:
-        """Returns everything that defines the vocabulary: equal content encodes equally."""
-
-    @property
-    def final_marks(self) -> frozenset[int]:
-        """The ids of the marks that end a sentence."""
-        return frozenset()
-
-    @property
-    def user_symbols(self) -> dict[str, int]:
-        """The ids of the strings that are one subword each: subword.user_symbols, and the symbols
-        of protected spans."""
-        return {}
-
-
-class SentencePieceVocabulary(Vocabulary):
-    """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226).
-
-    With identity normalisation (or nfc, for text in NFC), decode(encode(x)) is x if every character
-    of x is in the vocabulary, with one exception: U+2581, which SentencePiece writes for a space,
-    becomes a space. A tab, U+0000 and U+2585 can't be in a vocabulary; SentencePiece ignores lines
-    that contain one.
-
-    Raises:
-        ValueError, RuntimeError: `model` is not a whole model with its four special subwords.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        if not model:
-            raise ValueError("it is empty")
-        self._model = model
-        self._processor = sp = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self.size = sp.vocab_size()
-        space = sp.piece_to_id(SPACE)
-        self.space = -1 if space == sp.unk_id() else space
-        special = [sp.pad_id(), sp.unk_id(), sp.bos_id(), sp.eos_id()]
-        self.pad, self.unk, self.bos, self.eos = special
-        if len(set(special) & set(range(self.size))) < 4:
-            raise ValueError("it has no four different ids for pad, unk, bos and eos")
-
-    def __reduce__(self) -> tuple[type, tuple[bytes]]:
-        return SentencePieceVocabulary, (self._model,)  # to pickle it by its content
-
-    def encode(self, text: str) -> list[int]:
-        return self._processor.encode(text)
-
-    def encode_within(self, text: str) -> list[int]:
-        return self._unspaced.encode(text)
-
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
-        # One call for all texts takes a third less time than one call per text. It uses one thread,
-        # because the caller may have a process for every core.
-        return self._processor.encode(texts, num_threads=1)
-
-    def sample(self, text: str, rate: float) -> list[int]:
-        """Draws the subwords of a text.
-
-        A model of type bpe leaves out each merge with probability `rate` (BPE-dropout, Provilkov
-        et al. 2020, arXiv 1910.13267, section 3). A model of type unigram draws from all
-        segmentations of the text, each with its probability to the power `rate`, so that a lower
-        rate gives more variation (subword regularisation, Kudo 2018, arXiv 1804.10959, section 3.3,
-        alpha).
-        """
-        # nbest_size=-1: from all segmentations, not only the best n. BPE-dropout ignores it.
-        options = {"enable_sampling": True, "alpha": rate, "nbest_size": -1}
-        if not self.user_symbols:
-            return self._processor.encode(text, **options)
-        # A model of type unigram would sometimes draw the parts of a symbol. So the text between
-        # symbols is sampled, to whose start SentencePiece must not add a space.
-        ids: list[int] = []
-        for part in filter(None, self._split.split(f" {text}" if text else "")):
-            number = self.user_symbols.get(part)
-            ids += self._unspaced.encode(part, **options) if number is None else [number]
-        return ids
-
-    @cached_property
-    def final_marks(self) -> frozenset[int]:
-        ids = map(self._processor.piece_to_id, FINAL_MARKS)
-        return frozenset(ids) - {self.unk}
-
-    @cached_property
-    def user_symbols(self) -> dict[str, int]:
-        proto = _proto(self._model)
-        kind = proto.SentencePiece.USER_DEFINED
-        return {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type == kind}
-
-    @cached_property
-    def _split(self) -> re.Pattern:
-        """Finds the symbols in a text. Where several begin, it takes the longest, as encoding
-        does."""
-        longest_first = sorted(self.user_symbols, key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
-
-    @cached_property
-    def _unspaced(self) -> sentencepiece.SentencePieceProcessor:
-        """The model, but it adds no space to the start of a text."""
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
-        processor.override_normalizer_spec(add_dummy_prefix=False)
-        return processor
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._processor.decode([int(i) for i in ids])
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self._processor.id_to_piece(int(i)) for i in ids]
-
-    def places(self, text: str) -> list[Place]:
-        return self._places(self._processor.encode(text, out_type="immutable_proto"))
-
-    def decoded_places(self, ids: Iterable[int]) -> list[Place]:
-        ids = [int(i) for i in ids]
-        # SentencePiece returns a str if there are no ids.
-        return self._places(self._processor.decode(ids, out_type="immutable_proto")) if ids else []
-
-    def _places(self, encoded: sentencepiece.ImmutableSentencePieceText) -> list[Place]:
-        text, places = encoded.text, []
-        for piece in encoded.pieces:  # their offsets are in characters, and before normalisation
-            start, end = piece.begin, piece.end
-            while start < end and self._is_blank(text[start]):
-                start += 1
-            while start < end and self._is_blank(text[end - 1]):
-                end -= 1
-            places.append((start, end))
-        return places
-
-    def _is_blank(self, character: str) -> bool:
-        """Whether the normalisation makes a character a space, or removes it."""
-        return not "".join(self._processor.encode(character, out_type=str)).strip(SPACE)
-
-    def content(self) -> bytes:
-        return self._model
-
-
-# A token of BPE'd text. A no-break space, U+3000 or U+2028 can be a part of one.
-_TOKEN = re.compile(r"[^ \t]+")
-
-
-def tokens(text: str) -> list[str]:
-    """Returns the tokens of text with BPE applied."""
-    return _TOKEN.findall(text)
-
-
-class WordVocabulary(Vocabulary):
-    """A list of tokens, for text with BPE applied, whose tokens are separated by spaces.
-
-    Decoding joins the parts of a word, which end in `@@` (Sennrich et al. 2016, arXiv 1508.07909).
-    """
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = list(tokens)
-        self._ids = {token: i for i, token in enumerate(tokens)}
-        spellings = (("<pad>",), ("<unk>",), ("<s>",), ("<e>", "</s>"))
-        self.pad, self.unk, self.bos, self.eos = special = list(map(self._special_id, spellings))
-        self._special = set(special)
-        self.size = len(self._tokens)
-
-    def _special_id(self, spellings: tuple[str, ...]) -> int:
-        """Returns the id of the spelling that the vocabulary has. If it has none, adds the first:
-        PaddleNLP's vocabularies have no pad, and reuse another id for it."""
-        token = next((token for token in spellings if token in self._ids), spellings[0])
-        if token not in self._ids:
-            self._ids[token] = len(self._tokens)
-            self._tokens.append(token)
-        return self._ids[token]
-
-    def encode(self, text: str) -> list[int]:
-        # A special token in the text is an unknown word.
-        ids = (self._ids.get(token, self.unk) for token in tokens(text))
-        return [self.unk if i in self._special else i for i in ids]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        hidden = self._special - {self.unk}
-        text = " ".join(self._tokens[i] for i in ids if i not in hidden)
-        return re.sub(r"@@( |$)", "", text)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self._tokens[i] for i in ids]
-
-    def places(self, text: str) -> list[Place]:
-        return [match.span() for match in _TOKEN.finditer(text)]
-
-    def decoded_places(self, ids: Iterable[int]) -> list[Place]:
-        places, end, space = [], 0, 0
-        for i in ids:
-            if i in self._special and i != self.unk:
-                places.append((end, end))
-                continue
-            token = self._tokens[i]
-            start = end + space
-            end = start + len(token.removesuffix("@@"))
-            space = 0 if token.endswith("@@") else 1
-            places.append((start, end))
-        return places
-
-    def content(self) -> bytes:
-        return "".join(f"{token}\n" for token in self._tokens).encode()
 
 
 class Subwords:
-    """The vocabularies of both sides. A joint vocabulary is the same object on both."""
+    """The vocabularies of both sides, which may be the same object.
+
+    Attributes:
+        joint: whether an id is the same subword on both sides, so that these can share embeddings.
+            The vocabularies of an imported model may have the same ids and split text differently.
+    """
 
     def __init__(self, source: Vocabulary, target: Vocabulary) -> None:
         self.source = source
         self.target = target
-        self.joint = source is target
+        self.joint = source is target or (
+            isinstance(source, MarianVocabulary)
+            and isinstance(target, MarianVocabulary)
+            and source.ids == target.ids
+        )
 
     @property
     def vocabularies(self) -> tuple[Vocabulary, ...]:
-        """The joint vocabulary, or that of the source and that of the target."""
-        return (self.source,) if self.joint else (self.source, self.target)
+        """The vocabulary of both sides, or that of the source and that of the target."""
+        return (self.source,) if self.source is self.target else (self.source, self.target)
+
+    def with_symbols(self, symbols: Sequence[str]) -> Subwords:
+        """Returns subwords that have some strings as symbols on both sides, and those of this
+        object with the same ids.
+
+        Raises:
+            UsageError: a string is a special subword.
+        """
+        own = [vocabulary.with_symbols(symbols) for vocabulary in self.vocabularies]
+        return Subwords(own[0], own[-1])
 
     def save(self, folder: Path) -> None:
         """Writes the subword model of a model directory, which `load` reads."""
-        kind = "txt" if isinstance(self.source, WordVocabulary) else "model"
-        names = ["subword"] if self.joint else ["subword.source", "subword.target"]
-        for name, vocabulary in zip(names, self.vocabularies, strict=True):
-            write_atomically(folder / f"{name}.{kind}", vocabulary.content())
+        source, target = self.source, self.target
+        if isinstance(source, MarianVocabulary) and isinstance(target, MarianVocabulary):
+            sides = source, target
+            files = {f"{name}.model": side.model for name, side in zip(SIDES, sides, strict=True)}
+            numbered = [(JOINT, source)] if self.joint else zip(SIDES, sides, strict=True)
+            files |= {f"{name}.json": side.ids.content() for name, side in numbered}
+        else:
+            kind = "txt" if isinstance(source, WordVocabulary) else "model"
+            names = [JOINT] if source is target else SIDES
+            named = zip(names, self.vocabularies, strict=True)
+            files = {f"{name}.{kind}": vocabulary.content() for name, vocabulary in named}
+        for name, content in files.items():
+            write_atomically(folder / name, content)
 
     @classmethod
     def load(cls, folder: Path) -> Subwords:
@@ -335,10 +103,26 @@ class Subwords:
             if vocabulary.size != len(tokens) or len(set(tokens)) != len(tokens):
                 raise UserError(f"{folder / 'subword.txt'}: damaged; it is not as it was written")
             return cls(vocabulary, vocabulary)
-        for names in (("subword",), ("subword.source", "subword.target")):
-            paths = [folder / f"{name}.model" for name in names]
+        if numbered := [name for name in (JOINT, *SIDES) if (folder / f"{name}.json").is_file()]:
+            if numbered not in ([JOINT], [*SIDES]):
+                names = ", ".join(f"{name}.json" for name in numbered)
+                raise UserError(
+                    f"{folder}: expected the ids of both sides in {JOINT}.json, or those of each "
+                    f"in {SIDES[0]}.json and {SIDES[1]}.json; it has {names}"
+                )
+            ids = [
+                _load(folder / f"{name}.json", "a list of subwords", PieceIds.read)
+                for name in numbered
+            ]
+            sides = [
+                _load(folder / f"{name}.model", A_MODEL, partial(MarianVocabulary, ids=its))
+                for name, its in zip(SIDES, (ids[0], ids[-1]), strict=True)
+            ]
+            return cls(*sides)
+        for written in ((JOINT,), SIDES):
+            paths = [folder / f"{name}.model" for name in written]
             if all(path.is_file() for path in paths):
-                models = list(map(_load_model, paths))
+                models = [_load(path, A_MODEL, SentencePieceVocabulary) for path in paths]
                 return cls(models[0], models[-1])
         raise UserError(f"{folder}: there is no subword model (subword.model) in it")
 
@@ -389,38 +173,16 @@ class Subwords:
         return self.source.content() + b"\0" + self.target.content()
 
 
-_sampling = threading.Lock()
+def _load(path: Path, kind: str, read: Callable[[bytes], T]) -> T:
+    """Returns read(content of a file).
 
-
-def seeded(seed: Sequence[int], work: Callable[[], T]) -> T:
-    """Returns work(). Everything that `work` samples depends on `seed` alone.
-
-    SentencePiece has one random generator per thread. It takes the seed that is set when the thread
-    samples for the first time, and ignores later seeds. So `work` runs in a new thread, and no
-    other seed can be set in the meantime.
-
-    Args:
-        seed: natural numbers.
+    Raises:
+        UserError: the file is missing or damaged.
     """
-    # SentencePiece does not accept 2**32 - 1 as a seed, and would keep the previous one.
-    number = int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**32 - 1)
-    with _sampling, ThreadPoolExecutor(1) as fresh:
-        sentencepiece.set_random_generator_seed(number)
-        return fresh.submit(work).result()
-
-
-def _proto(model: bytes) -> ModelProto:
-    """Returns the content of a SentencePiece model."""
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # few callers need it
-
-    return ModelProto.FromString(model)
-
-
-def _load_model(path: Path) -> SentencePieceVocabulary:
     try:
-        return SentencePieceVocabulary(path.read_bytes())
+        return read(path.read_bytes())
     except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"{path}: not a SentencePiece model: {error}") from None
+        raise UserError(f"{path}: not {kind}: {error}") from None
 
 
 def _train(
@@ -489,7 +251,7 @@ def _train(
         raise UserError(f"SentencePiece could not be trained: {problem}")
     content = model.getvalue()
     if config.normalization in RULES:
-        proto = _proto(content)
+        proto = model_proto(content)
         proto.normalizer_spec.name = config.normalization
         proto.normalizer_spec.ClearField("normalization_rule_tsv")  # the temporary file
         content = proto.SerializeToString()

@@ -15,13 +15,15 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.annotation import outside_annotations
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has_symbols, symbol_ids
-from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import WordVocabulary, seeded
 from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.given_terms import GivenTerms
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.protection import Original, spelled, symbol_constraints
 from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.tags import Tag, untagged
+from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.languages import (
     Place,
     has_spaces,
@@ -148,7 +150,7 @@ class LineReader:
         for place, segment in enumerate(own):
             count = sum(i in of_ids for i in segment.ids)
             text = SYMBOL.sub("", replaced.text[segment.start : segment.end])
-            is_copied = not any(map(str.isalnum, text)) and not segment.tags
+            is_copied = not any(map(str.isalnum, text))
             its_spans = dict(islice(left, count))
             own[place] = replace(segment, originals=its_spans, is_copied=is_copied)
         reading = self._read(Line(replaced.text, prefix), own, number)
@@ -224,6 +226,7 @@ class LineReader:
                 "lines have sentences that were translated in parts",
             )
         self._warn_of_unknown(line.text, [i for segment in own for i in segment.ids], number)
+        self._warn_of_language(own, line.text, number)
         prefixes = self._prefixes(line.prefix, len(own), number)
         # The random numbers of a segment follow from the line and the place in it.
         sentences = []
@@ -264,7 +267,7 @@ class LineReader:
         if is_blank(line[start:]):
             return []
         end_of_tags = self.end_of_tags(line)
-        tags = self._encode(line[:end_of_tags].strip())
+        tags = self._encode(line[:end_of_tags].strip()) or self.put_before(line)
         own = segments(
             line,
             self._encode,
@@ -274,14 +277,20 @@ class LineReader:
             start=max(start, end_of_tags),
             symbols=self._symbols,
         )
-        if tags and own and start == 0:
-            # The first segment begins with the tags as they stand in the line.
-            begin = len(line) - len(line.lstrip())
-            own[0] = replace(own[0], ids=tags + own[0].ids, start=begin)
         for number, (last, segment) in enumerate(pairwise(own), 1):
             before = self._between(line[last.end : segment.start], segment)
             own[number] = replace(segment, tags=tags, before=before)
+        if own and start < end_of_tags:
+            # The first segment begins with the tags as they stand in the line.
+            begin = len(line) - len(line.lstrip())
+            own[0] = replace(own[0], ids=tags + own[0].ids, start=begin)
+        elif own:
+            own[0] = replace(own[0], tags=tags)
         return own
+
+    def put_before(self, line: str) -> list[int]:
+        """The ids of `decoding.tag` for a line that has no tags."""
+        return [] if self.end_of_tags(line) else self._encode(self.decoding.tag or "")
 
     @cached_property
     def _symbols(self) -> frozenset[int]:
@@ -309,8 +318,9 @@ class LineReader:
 
     @cached_property
     def _tags(self) -> re.Pattern[str]:
-        any_tag = "|".join(map(re.escape, self.config.tags))
-        return re.compile(rf"\s*(?:(?:{any_tag})\s+)+" if any_tag else "")
+        any_token = "|".join(map(re.escape, self.subwords.source.language_tokens)) or "(?!)"
+        any_tag = "|".join(map(re.escape, self.config.tags)) or "(?!)"
+        return re.compile(rf"\s*(?:(?:{any_token})\s*|(?:{any_tag})\s+)+")
 
     def _encode(self, text: str) -> list[int]:
         return self.subwords.source.encode(characters(text))
@@ -374,6 +384,25 @@ class LineReader:
         # A sampled segmentation may have as many subwords as the text has characters.
         return [tags + (ids if len(ids) <= self.most_at_once else own) for ids in drawn]
 
+    def _warn_of_language(self, own: list[Segment], text: str, line: int) -> None:
+        """Warns if a model of several target languages is not told into which of them a line is to
+        be translated."""
+        tokens = self.subwords.source.language_tokens
+        if (
+            len(tokens) < 2
+            or not own
+            or not set(tokens.values()).isdisjoint(own[0].tags + own[0].ids)
+        ):
+            return
+        unknown = re.match(r"\s*(>>\S+?<<)", text)
+        what = f"has {unknown[1]}, which is none" if unknown else "does not begin with one"
+        self.warn(
+            f"line {line}: the model needs a token of the target language before each line, and "
+            f"this line {what}. Its tokens are {' '.join(tokens)}. Put one before the lines, or "
+            "give it in decoding.tag (--tag)",
+            "lines have no token of a target language that the model knows",
+        )
+
     def _warn_of_unknown(self, text: str, ids: list[int], line: int) -> None:
         """Warns of a line that the model can't read: more than a fifth of it is unknown."""
         source = self.subwords.source
@@ -389,6 +418,20 @@ class LineReader:
             f"line {line}: {unknown} of {count} {name} are not in the vocabulary{end}",
             f"lines have {name} that are not in the vocabulary",
         )
+
+
+def require_tag(tag: str, subwords: Subwords, config: Config) -> None:
+    """
+    Raises:
+        UsageError: a model has no such tag.
+    """
+    source = subwords.source
+    ids = [i for i in source.encode(tag) if i != source.space]
+    if len(ids) == 1 and source.unk not in ids:
+        return
+    known = dict.fromkeys([*config.tags, *source.language_tokens])
+    listed = f"its tags are {' '.join(known)}" if known else "it has no tags"
+    raise UsageError(f"decoding.tag: {tag}: the model has no such subword; {listed}")
 
 
 def characters(text: str) -> str:

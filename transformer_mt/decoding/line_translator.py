@@ -184,7 +184,7 @@ class LineTranslator:
             if segment.first:  # The rest of a word that was cut belongs to the part before.
                 continue
             text = line[segment.start : segment.end]
-            text = f"{tags} {text}" if segment.tags else text
+            text = f"{tags} {text}" if tags and segment.tags else text
             found.append(LinePart(segment.start, segment.end, text, segment.before))
         return found
 
@@ -207,7 +207,7 @@ class LineTranslator:
         search would give the translation: the log-probability (in nats) divided by the length
         penalty. Lines are not cut into segments; the score of a pair that is too long (see
         MAX_AT_ONCE) is nan."""
-        for (_, target), log_prob in self._read(pairs, "log_probs", "scored: nan", finished):
+        for (_, target), log_prob, _ in self._read(pairs, "log_probs", "scored: nan", finished):
             if log_prob is None:
                 yield math.nan
             else:
@@ -219,8 +219,10 @@ class LineTranslator:
         """Yields which words of each pair (source, translation) belong together, in order. Lines
         are not cut into segments; a pair that is too long (see MAX_AT_ONCE) gets no links."""
         found = self._read(pairs, "cross_attention", "aligned", finished)
-        for (source, target), attention in found:
-            yield self._writer.aligned(source, target, attention)
+        for (source, target), attention, tags in found:
+            if attention is not None:
+                attention = attention[:, tags:]
+            yield self._writer.aligned(source[tags:], target, attention)
 
     # ---- From windows of lines to results ----
 
@@ -289,29 +291,32 @@ class LineTranslator:
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
-    ) -> Iterator[tuple[Pair, Any]]:
+    ) -> Iterator[tuple[Pair, Any, int]]:
         """Yields the ids of each pair (source, translation), in order, with what the engine's
-        method gives for it, or with None if the pair is too long.
+        method gives for it, or with None if the pair is too long, and with the number of ids at the
+        start of the source that are not of its text, but of `decoding.tag`.
 
         Args:
             action: what is not done with a pair that is too long, for the message.
         """
         numbers = count(1)
 
-        def prepared(source: str, target: str) -> tuple[Pair, list[_Part]]:
-            number = next(numbers)
-            pair = self._source.encode(characters(source)), self._target.encode(characters(target))
+        def prepared(source: str, target: str) -> tuple[tuple[Pair, int], list[_Part]]:
+            number, tag = next(numbers), self._reader.put_before(source)
+            source_ids = self._source.encode(characters(source))
+            pair = tag + source_ids, self._target.encode(characters(target))
             longest = max(map(len, pair))
             if longest <= self._reader.most_at_once:
-                return pair, [_Part(pair, longest + 1)]
+                return (pair, len(tag)), [_Part(pair, longest + 1)]
             self._reader.warn(
                 f"line {number}: {longest} subwords are not {action}", f"lines are not {action}"
             )
-            return pair, []
+            return (pair, len(tag)), []
 
         windows = ([prepared(*pair) for pair in window] for window in in_windows(pairs))
-        for pair, parts in self._computed(windows, partial(_of_pairs, method), finished):
-            yield pair, parts[0].result if parts else None
+        work = partial(_of_pairs, method)
+        for (pair, tags), parts in self._computed(windows, work, finished):
+            yield pair, parts[0].result if parts else None, tags
 
     def _warn_of_outputs(self, parts: list[_Part], line: int) -> None:
         """Warns if an output is as long as it may be, because it may be cut there, or if there is

@@ -13,7 +13,8 @@ from paddle import Tensor
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
-from transformer_mt.data.subword import Subwords, Vocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
     Hypotheses,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from transformer_mt.data import alignments
 from transformer_mt.data.alignments import Link
-from transformer_mt.data.subword import Place
+from transformer_mt.data.vocabulary import Place
 from transformer_mt.decoding.checks import Warning
 
 

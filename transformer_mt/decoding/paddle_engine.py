@@ -18,7 +18,8 @@ from transformer_mt.config.schema import Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.shortlist import Candidates, Shortlist
 from transformer_mt.data.spans import symbol_ids
-from transformer_mt.data.subword import Subwords, Vocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
     Attention,

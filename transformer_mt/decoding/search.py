@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.subword import Vocabulary
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.decoding import guards
 from transformer_mt.decoding.constraints import ConstrainedBeam
 from transformer_mt.decoding.engine import (

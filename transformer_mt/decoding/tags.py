@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.alignments import Link
 from transformer_mt.data.spans import Replaced, SpanFinder
-from transformer_mt.data.subword import Place
+from transformer_mt.data.vocabulary import Place
 from transformer_mt.utils.languages import has_spaces
 
 

@@ -344,6 +344,10 @@ def require_possible(spec: EngineSpec, decoding: DecodingConfig, asked: Iterable
         UsageError: the engine or its subwords can't do what is asked for, or there is no shortlist.
     """
     require_able(spec.limits, decoding, asked)
+    if decoding.tag is not None:
+        from transformer_mt.decoding.line_reader import require_tag  # it imports SentencePiece
+
+        require_tag(decoding.tag, spec.subwords, spec.config)
     if "terms" in asked:
         way_of_terms(decoding, spec.limits, spec.config.data.annotate_terms > 0)
     if decoding.shortlist and not (spec.folder / spec.backend.shortlist_file).is_file():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from transformer_mt.data.subword import Vocabulary
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.reports.page import render

@@ -13,6 +13,7 @@ import numpy as np
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update, read_ahead, read_update
 from transformer_mt.data.prepare import PreparedData
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.model import operations
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.scoring.groups import spread
@@ -35,7 +36,7 @@ from transformer_mt.utils.console import (
     warn,
 )
 from transformer_mt.utils.errors import Interrupted, UserError
-from transformer_mt.weights import take_weights
+from transformer_mt.weights import NewRows, take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.
 KEPT_LINE_SECONDS = 60.0
@@ -128,14 +129,19 @@ class Trainer:
                 self.plan = replace(self.plan, batches=state.progress.plan)
             self._stopped_at = resumed if state.stopped else None
         elif self.config.training.init_from is not None:
-            path = ModelDirectory(self.config.training.init_from).checkpoint()
-            random = take_weights(path, self.model)
+            other = ModelDirectory(self.config.training.init_from)
+            path, theirs, own = other.checkpoint(), other.load_subwords(), self.data.subwords
+            source = _new_rows(own.source, theirs.source)
+            target = _new_rows(own.target, theirs.target)
+            random = take_weights(path, self.model, source, target)
             if self.updater.average is not None:
                 self.updater.average.restart()
             if self.processes.connected:
                 return  # of workers, the parent process has printed the lines below
             count = len(list(self.model.named_parameters()))
             say(f"training.init_from: {count - len(random)} of {count} weights are those of {path}")
+            if source.parts or target.parts:
+                say(f"  new symbols: {' '.join(dict.fromkeys([*source.pieces, *target.pieces]))}")
             if random:
                 say(f"  initialised at random: {', '.join(random)}")
 
@@ -397,6 +403,13 @@ class Trainer:
             keep_last = self.config.training.keep_last
             checkpoint.remove_old(self.directory, keep_last, self.progress.best_steps)
         return path
+
+
+def _new_rows(own: Vocabulary, theirs: Vocabulary) -> NewRows:
+    """What a vocabulary has in addition to another one, whose ids are the first of its own."""
+    pieces = own.pieces(range(theirs.size, own.size))
+    encoded = ([i for i in theirs.encode(piece) if i != theirs.space] for piece in pieces)
+    return NewRows(theirs.size, pieces, [ids or [theirs.unk] for ids in encoded])
 
 
 def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:

@@ -10,6 +10,7 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import shown
 from transformer_mt.config.schema import SECTIONS, Config, ModelConfig
 from transformer_mt.config.section import Section
+from transformer_mt.config.text import SubwordConfig
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
@@ -42,7 +43,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
     """Reads a config file, with overrides in place of its values.
 
     If it names a model in training.init_from, the keys of `model` that it does not give have the
-    values of that model. What the recipe gives and that model has otherwise is listed.
+    values of that model, and `subword` describes its subwords. What the recipe gives and that model
+    has otherwise is listed.
 
     Args:
         restart: whether a run in model_dir is not continued. The values of a run that is continued
@@ -55,9 +57,10 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
     """
     subword_keys: set[str] = set()
     theirs: Config | None = None
+    own: Config | None = None
 
     def inherit(values: dict[str, Any]) -> None:
-        nonlocal theirs
+        nonlocal theirs, own
         sections = [values.get(name, {}) for name in ("training", "model", "subword")]
         if not all(isinstance(section, dict) for section in sections):
             return  # The schema reports that.
@@ -65,7 +68,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
         other = training.get("init_from")
         if not isinstance(other, str) or not other:
             return
-        subword_keys.update(subword.keys() - {"sampling"})
+        subword_keys.update(subword.keys() - {"sampling", "user_symbols"})
         own = None if restart else _continued(values.get("model_dir"), other)
         if own is None:
             try:
@@ -75,13 +78,22 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
         given = own or theirs
         inherited = {key: value for key, value in given.model if DEFAULT_TO.get(key) not in model}
         values["model"] = inherited | model
-        # References are scored in the form that the subwords of that model write.
-        values["subword"] = {"normalization": given.subword.normalization} | subword
 
     config = config_file.load(path, overrides, inherit)
     if theirs is not None:
         _report(config, theirs, subword_keys)
+    if given := own or theirs:
+        config = config.model_copy(update={"subword": _kept_subwords(config, given)})
     return config
+
+
+def _kept_subwords(config: Config, given: Config) -> SubwordConfig:
+    """The section `subword` of a recipe that keeps the subwords of another model, `given`, and may
+    add symbols to them."""
+    own, theirs = config.subword, given.subword
+    symbols = list(dict.fromkeys([*theirs.user_symbols, *own.user_symbols]))
+    changes: dict[str, Any] = {"sampling": own.sampling, "user_symbols": symbols}
+    return theirs.model_copy(update=changes)
 
 
 def _continued(model_dir: object, other: str) -> Config | None:

@@ -15,7 +15,8 @@ from paddle import Tensor
 
 from transformer_mt.config.schema import Config, ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch
-from transformer_mt.data.subword import Subwords, Vocabulary
+from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import Vocabulary
 from transformer_mt.model.operations import to_tensor
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.objective import Dropped, Term
