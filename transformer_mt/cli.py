@@ -8,6 +8,7 @@ import argparse
 import difflib
 import io
 import itertools
+import keyword
 import os
 import re
 import sys
@@ -29,6 +30,9 @@ COMMANDS = {
     "measures the speed of this computer.",
     "train": "Train the model that a recipe describes, or continue its training, and score it on "
     "the test set.",
+    "import": "Make a model directory of an OPUS-MT model, to translate with it, serve it or "
+    "fine-tune it: a folder of Hugging Face's MarianMT, a zip archive of Marian, or a name on the "
+    "Hugging Face hub.",
     "translate": "Translate text, of which each line gives one line of output, or documents such "
     "as PO, XLIFF, Word and HTML.",
     "augment": "Make synthetic pairs from existing models and text, to train on: back-translation, "
@@ -169,7 +173,9 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def module_of(command: str) -> str:
     """Returns the name of the module of a command."""
-    return f"transformer_mt.commands.{command.replace('-', '_')}"
+    name = command.replace("-", "_")
+    # `import` can't be the name of a module.
+    return f"transformer_mt.commands.{name}{'_' if keyword.iskeyword(name) else ''}"
 
 
 def parsers_of(

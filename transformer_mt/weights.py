@@ -31,8 +31,13 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
 
-def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_tensors(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
     """Writes arrays under their names. The same arrays always result in the same bytes.
+
+    Args:
+        metadata: what the format has room for besides the arrays.
 
     Raises:
         OSError: the file can't be written.
@@ -40,7 +45,8 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     path.touch()
     mode = path.stat().st_mode  # it follows the user's umask; the library would set 0600
     try:
-        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+        ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        save_file(ordered, path, metadata)
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:

@@ -427,6 +427,11 @@ class MarianVocabulary(SentencePieceVocabulary):
         count = self._processor.vocab_size()
         return np.array(self._ids_of(self._processor.id_to_piece(list(range(count)))), np.int64)
 
+    def listed(self) -> tuple[int, int]:
+        """Returns how many subwords of the SentencePiece model are in the list, and how many it
+        has."""
+        return int((self._table != self.unk).sum()), len(self._table)
+
     def _ids_of(self, pieces: list[str]) -> list[int]:
         return [self._numbers.get(piece, self.unk) for piece in pieces]
 

@@ -28,6 +28,7 @@ from transformer_mt.pretrained.model import (
     Problems,
     Tensors,
     read_subwords,
+    untied,
     with_start,
 )
 from transformer_mt.pretrained.names import of_layers, to_theirs
@@ -89,14 +90,13 @@ def read(source: Source) -> Pretrained:
     found.require_all_taken()
     problems.raise_if_any()
 
-    weights, pad = found.weights, special["pad"]
+    model, weights = untied(model, found.weights, is_joint=len(vocabularies) == 1)
+    pad = special["pad"]
     if special["bos"] == pad:
-        weights = with_start(weights, embeddings, pad)
+        weights = with_start(weights, pad)
         special = {**special, "bos": max(sizes.values())}
         for pieces in vocabularies:
             pieces.append(next(name for name in STARTS if name not in pieces))
-    if len(vocabularies) == 1 and not is_shared:
-        vocabularies *= 2  # the same ids, but an embedding for each side
     subwords = read_subwords(source, [(pieces, special) for pieces in vocabularies])
     return Pretrained(
         model, weights, subwords, _languages(source), _beam_size(config), _license(source)
@@ -126,7 +126,7 @@ def _model(config: dict[str, Any], problems: Problems) -> ModelConfig:
         "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
         "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
     }
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     for ours, theirs in keys.items():
         values = [config.get(key) for key in theirs]
         listed = " and ".join(theirs)
@@ -141,17 +141,17 @@ def _model(config: dict[str, Any], problems: Problems) -> ModelConfig:
         problems.add(f"d_model: {sizes['d_model']}: the heads do not divide it")
     if problems:
         return ModelConfig()
+    sizes["activation"] = _ACTIVATIONS[config.get("activation_function", "gelu")]
     dropouts = {
         "dropout": "dropout",
         "attention_dropout": "attention_dropout",
         "feed_forward_dropout": "activation_dropout",
     }
-    rates = {ours: config.get(theirs, 0.0) for ours, theirs in dropouts.items()}
+    rates = {ours: config.get(theirs) for ours, theirs in dropouts.items()}
+    sizes |= {name: rate for name, rate in rates.items() if type(rate) is float and 0 <= rate < 1}
     return ModelConfig(
         **sizes,
-        **{name: rate for name, rate in rates.items() if isinstance(rate, float) and 0 <= rate < 1},
         num_layers=sizes["num_encoder_layers"],
-        activation=_ACTIVATIONS[config.get("activation_function", "gelu")],
         tie_embeddings=config.get("tie_word_embeddings", True) is not False,
         output_bias=True,
     )
@@ -236,9 +236,7 @@ def unsupported(config: Config, subwords: Subwords) -> list[str]:
     return problems
 
 
-def write(
-    folder: Path, weights: dict[str, np.ndarray], config: Config, subwords: Subwords
-) -> None:
+def write(folder: Path, weights: dict[str, np.ndarray], config: Config, subwords: Subwords) -> None:
     """Writes a model as a folder that `MarianMTModel.from_pretrained` and
     `MarianTokenizer.from_pretrained` load.
 

@@ -168,7 +168,7 @@ class ZipArchive:
 def _check(member: zipfile.ZipInfo) -> None:
     name = shown(member.filename)
     parts = member.filename.replace("\\", "/").split("/")
-    if parts[0] == "" or ".." in parts or ":" in parts[0] or "\0" in member.orig_filename:
+    if parts[0] == "" or ".." in parts or parts[0][1:2] == ":" or "\0" in member.orig_filename:
         raise ValueError(f"its file {name} is named like one outside it, so it is not a model's")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise ValueError(f"its file {name} is a link, so it is not a model's")

@@ -26,6 +26,7 @@ from transformer_mt.pretrained.model import (
     Problems,
     Tensors,
     read_subwords,
+    untied,
     with_start,
 )
 from transformer_mt.pretrained.sources import Source
@@ -93,11 +94,13 @@ def read(source: Source) -> Pretrained:
     found = Tensors(tensors, model, problems)
     sizes = len(vocabularies[0]), len(vocabularies[-1])
     has_one = len(vocabularies) == 1 and "Wemb" in tensors
-    embeddings = {"target_embedding.weight": (["decoder_Wemb", "Wemb"], sizes[1])}
+    embeddings: dict[str, tuple[list[str], int]] = {
+        "target_embedding.weight": (["decoder_Wemb", "Wemb"], sizes[1])
+    }
     if not (has_one and model.tie_embeddings):
         embeddings["source_embedding.weight"] = (["encoder_Wemb", "Wemb"], sizes[0])
-    for ours, (theirs, size) in embeddings.items():
-        found.take(theirs, ours, (size, model.d_model))
+    for ours, (names, size) in embeddings.items():
+        found.take(names, ours, (size, model.d_model))
     if not model.tie_embeddings:
         shape = sizes[1], model.d_model
         if "decoder_ff_logit_out_W" in tensors:  # (d_model, vocabulary), in older models
@@ -108,26 +111,24 @@ def read(source: Source) -> Pretrained:
     found.take_layers("marian")
     if model.norm == "pre":
         for stack in ("encoder", "decoder"):
-            for ours, theirs in (("weight", "scale"), ("bias", "bias")):
-                name = f"{stack}_top_ln_{theirs}"
-                found.take([name], f"{stack}.norm.{ours}", (model.d_model,))
+            for kind, name in (("weight", "scale"), ("bias", "bias")):
+                theirs = f"{stack}_top_ln_{name}"
+                found.take([theirs], f"{stack}.norm.{kind}", (model.d_model,))
     found.ignore(OPTIONS, "Wemb")
     found.require_all_taken()
     problems.raise_if_any()
 
     # Marian has neither padding nor a first word among its subwords.
-    matrices = [*embeddings, *([] if model.tie_embeddings else ["generator.weight"])]
-    weights = with_start(found.weights, matrices, None)
+    model, weights = untied(model, found.weights, is_joint=len(vocabularies) == 1)
+    weights = with_start(weights, None)
     numbered = []
     for pieces in vocabularies:
         count = len(pieces)
         special = {"pad": count, "unk": pieces.index(UNK), "bos": count + 1}
         special["eos"] = pieces.index(EOS)
-        names = [next(name for name in (PAD, "<padding>") if name not in pieces)]
-        names.append(next(name for name in STARTS if name not in pieces))
-        numbered.append(([*pieces, *names], special))
-    if len(numbered) == 1 and not has_one:
-        numbered *= 2  # the same ids, but an embedding for each side
+        padding = next(name for name in (PAD, "<padding>") if name not in pieces)
+        start = next(name for name in STARTS if name not in pieces)
+        numbered.append(([*pieces, padding, start], special))
     return Pretrained(
         model,
         weights,
@@ -200,7 +201,7 @@ def _model(
             )
         )
         problems.add(f"transformer-{shown}: here the layer norm is behind or before each sublayer")
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {"activation": activation, "norm": norm}
     for ours, theirs in (
         ("d_model", "dim-emb"),
         ("d_ff", "transformer-dim-ffn"),
@@ -220,8 +221,6 @@ def _model(
     return ModelConfig(
         **sizes,
         num_layers=sizes["num_encoder_layers"],
-        activation=activation,
-        norm=norm,
         norm_epsilon=1e-9,
         positions="marian",
         tie_embeddings=not any(name.startswith("decoder_ff_logit_out_W") for name in tensors),

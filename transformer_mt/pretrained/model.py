@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,9 +157,22 @@ def _shape(name: str, model: ModelConfig) -> tuple[int, ...]:
     return (d_ff, d_model) if "feed_forward.output" in name else (d_model, d_model)
 
 
-def with_start(
-    weights: dict[str, np.ndarray], embeddings: Iterable[str], pad: int | None
-) -> dict[str, np.ndarray]:
+def untied(
+    model: ModelConfig, weights: dict[str, np.ndarray], is_joint: bool
+) -> tuple[ModelConfig, dict[str, np.ndarray]]:
+    """Returns an equal model that can be built here.
+
+    If both sides have the same ids, `model.tie_embeddings` ties all three matrices, or none. So if
+    only two of them are tied, the one that both are is written twice.
+    """
+    if not is_joint or not model.tie_embeddings or "source_embedding.weight" not in weights:
+        return model, weights
+    output = weights["target_embedding.weight"].copy()
+    model = model.model_copy(update={"tie_embeddings": False})
+    return model, {**weights, "generator.weight": output}
+
+
+def with_start(weights: dict[str, np.ndarray], pad: int | None) -> dict[str, np.ndarray]:
     """Returns the weights with rows for a token that the decoder starts with, behind all others.
 
     Marian's decoder starts from a row of zeros, and Hugging Face's from the row of padding, which
@@ -167,12 +180,14 @@ def with_start(
     values, and which is never written. Unlike the row of zeros, it can learn in fine-tuning.
 
     Args:
-        embeddings: the names of the matrices (vocabulary, d_model).
+        weights: those of the whole model, with an output bias.
         pad: the row of padding; None if there is none. Then the first new row is for padding, and
             the second one for the start.
     """
     added = dict(weights)
-    for name in embeddings:
+    for name in ("source_embedding.weight", "target_embedding.weight", "generator.weight"):
+        if name not in weights:
+            continue
         matrix = weights[name]
         zeros = np.zeros((1, matrix.shape[1]), np.float32)
         rows = [zeros, zeros] if pad is None else [matrix[pad : pad + 1]]
@@ -204,12 +219,11 @@ def read_subwords(source: Source, vocabularies: list[tuple[list[str], dict[str, 
             vocabulary = MarianVocabulary(content, own)
         except (RuntimeError, ValueError):
             raise UserError(f"{source.title}/{name}: it is no SentencePiece model") from None
-        known = set(own.pieces)
-        model_pieces = vocabulary.model_pieces()
-        if 2 * len(known.intersection(model_pieces)) < len(model_pieces):
+        known, count = vocabulary.listed()
+        if 2 * known < count:
             raise UserError(
-                f"{source.title}/{name}: its subwords are not those of the vocabulary: of "
-                f"{len(model_pieces):,}, {len(known.intersection(model_pieces)):,} are in it"
+                f"{source.title}/{name}: its subwords are not those of the vocabulary: "
+                f"{known:,} of {count:,} are in it"
             )
         sides.append(vocabulary)
     return Subwords(*sides)

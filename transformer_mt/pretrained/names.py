@@ -1,4 +1,4 @@
-"""The weights of MarianMT: what Marian, Hugging Face and this program call them, and how they differ.
+"""The weights of MarianMT: their names in Marian, in Hugging Face's library and here.
 
 All three have the same architecture. They differ in names, in which dimension of a matrix is the
 input, and in the order of the channels of the model: the positions have all sines before all
@@ -54,9 +54,9 @@ def _of_layer(attends_to_memory: bool) -> Iterator[tuple[str, str, str]]:
             yield f"{layer[0]}.bias", f"{layer[1]}.bias", f"{marian}_b{letter}"
         yield from _norm(f"{ours}_residual", f"{huggingface}_layer_norm", f"{marian}_Wo_ln")
     for projection, short, number in (("inner", "fc1", "1"), ("output", "fc2", "2")):
-        layer = f"feed_forward.{projection}_projection"
-        yield f"{layer}.weight", f"{short}.weight", f"ffn_W{number}"
-        yield f"{layer}.bias", f"{short}.bias", f"ffn_b{number}"
+        name = f"feed_forward.{projection}_projection"
+        yield f"{name}.weight", f"{short}.weight", f"ffn_W{number}"
+        yield f"{name}.bias", f"{short}.bias", f"ffn_b{number}"
     yield from _norm("feed_forward_residual", "final_layer_norm", "ffn_ffn_ln")
 
 

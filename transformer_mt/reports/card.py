@@ -105,7 +105,12 @@ def card_of(directory: ModelDirectory, checkpoint: str) -> str:
     if directory.has_edited_card:
         return directory.own(MODEL_CARD).read_bytes().decode("utf-8", errors="replace")
     record = read(directory.path, directory.path.resolve().name)
-    return sealed(model_card(record, directory.load_config(), checkpoint), "<!-- {} -->")
+    return sealed_card(model_card(record, directory.load_config(), checkpoint))
+
+
+def sealed_card(text: str) -> str:
+    """Returns a card with its checksum at the end, by which an edited one is told from it."""
+    return sealed(text, "<!-- {} -->")
 
 
 def model_card(record: Record, config: Config, checkpoint: str) -> str:

@@ -103,9 +103,10 @@ def is_sealed(content: bytes) -> bool:
 
 
 @contextmanager
-def published(path: Path) -> Iterator[Path]:
+def published(path: Path, with_checksums: bool = True) -> Iterator[Path]:
     """Yields a new folder for the block to write into. When the block ends, checksums of its files
-    are added, and it replaces `path`. If the block fails, the new folder is deleted.
+    are added, unless it has written them itself, and it replaces `path`. If the block fails, the
+    new folder is deleted.
 
     An earlier `path` stays complete until it is replaced. If the process is killed while it is, the
     next call for `path` puts it back. What a killed process has left of a new folder is deleted.
@@ -124,8 +125,9 @@ def published(path: Path) -> Iterator[Path]:
         new.mkdir()
         descriptor = open_locked(new, os.O_RDONLY, wait=True, optional=True)
         yield new
-        write_checksums(new)
-        for file in (*new.iterdir(), new):
+        if with_checksums:
+            write_checksums(new)
+        for file in (*new.rglob("*"), new):
             flush_to_disk(file)
         replace(new, final)
         flush_to_disk(final.parent)
