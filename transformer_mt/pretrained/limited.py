@@ -123,7 +123,7 @@ class ZipArchive:
 
     def __init__(self, file: IO[bytes]) -> None:
         size = size_of(file)
-        with _one_error():
+        with _one_error("it is truncated or damaged: "):
             self._file = zipfile.ZipFile(file)
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in self._file.infolist():
@@ -131,6 +131,9 @@ class ZipArchive:
             if member.filename in self._members:
                 raise ValueError(f"it has {shown(member.filename)} twice")
             self._members[member.filename] = member
+        # The beginning of an archive of archives can end where one of these does.
+        if min((member.header_offset for member in self._members.values()), default=0) > 0:
+            raise ValueError("it is truncated, or has something before its files")
         total = sum(member.file_size for member in self._members.values())
         if total > LARGEST:
             raise ValueError(
@@ -168,7 +171,7 @@ class ZipArchive:
 def _check(member: zipfile.ZipInfo) -> None:
     name = shown(member.filename)
     parts = member.filename.replace("\\", "/").split("/")
-    if parts[0] == "" or ".." in parts or ":" in parts[0] or "\0" in member.orig_filename:
+    if parts[0] == "" or ".." in parts or parts[0][1:2] == ":" or "\0" in member.orig_filename:
         raise ValueError(f"its file {name} is named like one outside it, so it is not a model's")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise ValueError(f"its file {name} is a link, so it is not a model's")

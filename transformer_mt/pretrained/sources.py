@@ -310,17 +310,17 @@ def _downloaded(text: str) -> Path:
             f"{text} is open only to those who accept its conditions. Accept them at {page}, and "
             "set HF_TOKEN to a token of your account"
         ) from None
-    except errors.RepositoryNotFoundError:
-        raise UsageError(
-            f"{text}: the hub has no such repository, or it is private. For a private one, set "
-            f"HF_TOKEN to a token of an account that may read it ({page})"
-        ) from None
     except errors.RevisionNotFoundError:
         raise UsageError(f"{text}: the repository has no revision {revision} ({page})") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise UserError(_unreachable(text, constants.ENDPOINT, by_hand)) from None
     except requests.HTTPError as error:
         status = error.response.status_code if error.response is not None else "an error"
+        if status in (401, 403, 404):
+            raise UsageError(
+                f"{text}: the hub has no such repository, or it is private ({page}). For a private "
+                "one, set HF_TOKEN to a valid token of an account that may read it"
+            ) from None
         raise UserError(
             f"{text} can't be downloaded: {constants.ENDPOINT} answered {status}. {by_hand}"
         ) from None
