@@ -27,7 +27,7 @@ HUGGING_FACE = {
     "generation_config.json": b"{}",
     "model.safetensors": save(WEIGHTS),
     "source.spm": b"spm",
-    "target.spm": b"spm",
+    "target.spm": b"other spm",
     "vocab.json": b'{"</s>": 0, "<unk>": 1, "<pad>": 2}',
     "README.md": b"# A model",
 }
@@ -189,7 +189,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path):
                 read()
             assert message in str(error.value) and "\n" not in str(error.value)
         os.truncate(tmp_path / "m" / "vocab.json", 200 << 20)
-        with pytest.raises(UserError, match="it has 200 MB, at most 100 are read"):
+        with pytest.raises(UserError, match="it has 200 MB, at most 20 are read"):
             source.vocabulary("vocab.json")
 
 

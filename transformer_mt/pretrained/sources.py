@@ -33,7 +33,7 @@ HUGGING_FACE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SENTENCEPIECE = ("source.spm", "target.spm")
 _VOCABULARIES = ("*vocab.yml", "*.vocab")
 # A vocabulary has some 2 MB, and a SentencePiece model 1 MB.
-_LARGEST_SMALL_FILE = 100 * MB
+_LARGEST_SMALL_FILE = 20 * MB
 _READERS: Mapping[str, Callable[[IO[bytes]], dict[str, np.ndarray]]] = {
     ".bin": read_torch_tensors,
     ".npz": read_npz,
@@ -162,7 +162,7 @@ class Source:
         return self._load(name, lambda file: read_json(file.read()), _LARGEST_SMALL_FILE)
 
     def yaml(self, name: str) -> dict[str, Any]:
-        """Returns the mapping that a YAML file of up to 1 MB holds."""
+        """Returns the mapping that a YAML file of up to 100 kB holds."""
         return self._load(name, lambda file: read_yaml(file.read()), _LARGEST_SMALL_FILE)
 
     def vocabulary(self, name: str) -> list[str]:
