@@ -5,6 +5,7 @@ import json
 import pickle
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from transformer_mt.pretrained.marian_files import (
     read_yaml,
 )
 
+FILES = Path(__file__).parent / "marian_files"  # made by Marian; see make.py there
 OPTIONS_TEXT = "type: transformer\ndim-vocabs:\n  - 10\n  - 20\nversion: v1.9.0 2020-01-01\n"
 
 
@@ -44,6 +46,29 @@ def zipped(members: dict[str, bytes]) -> bytes:
 def npy(header: str, numbers: bytes) -> bytes:
     text = header.encode("latin1")
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + numbers
+
+
+# ---- What Marian itself wrote ----
+
+
+def test_a_vocabulary_that_marian_wrote():
+    """It sorts words by how often they are there, and these are each there once, by their bytes.
+    They include what YAML takes for something else, and what has to be escaped."""
+    words = set((FILES / "words.txt").read_text(encoding="utf-8").replace("\n", " ").split(" "))
+    expected = ["</s>", "<unk>", *sorted(words - {""}, key=str.encode)]
+    name = "words.vocab.yml"
+    assert read_vocabulary(name, (FILES / name).read_bytes()) == expected
+
+
+def test_a_model_that_marian_wrote():
+    arrays = read((FILES / "model.npz").read_bytes())
+    options = read_options(arrays)
+    assert options["type"] == "transformer" and options["dim-vocabs"] == [57, 57]
+    assert arrays["Wemb"].shape == (57, 8) and arrays["Wemb"].dtype == np.float32
+    with np.load(FILES / "model.npz") as reference:
+        assert list(reference) == list(arrays)
+        for name in arrays:
+            np.testing.assert_array_equal(arrays[name], reference[name])
 
 
 # ---- Weights ----
