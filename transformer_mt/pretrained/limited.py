@@ -123,7 +123,7 @@ class ZipArchive:
 
     def __init__(self, file: IO[bytes]) -> None:
         size = size_of(file)
-        with _one_error():
+        with _one_error("it is truncated or damaged: "):
             self._file = zipfile.ZipFile(file)
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in self._file.infolist():
@@ -131,6 +131,9 @@ class ZipArchive:
             if member.filename in self._members:
                 raise ValueError(f"it has {shown(member.filename)} twice")
             self._members[member.filename] = member
+        # The beginning of an archive of archives can end where one of these does.
+        if min((member.header_offset for member in self._members.values()), default=0) > 0:
+            raise ValueError("it is truncated, or has something before its files")
         total = sum(member.file_size for member in self._members.values())
         if total > LARGEST:
             raise ValueError(

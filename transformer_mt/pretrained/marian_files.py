@@ -11,7 +11,6 @@ import numpy as np
 import yaml
 
 from transformer_mt.pretrained.limited import (
-    MB,
     ZipArchive,
     finite_float32,
     read_json,
@@ -20,7 +19,7 @@ from transformer_mt.pretrained.limited import (
 
 # The options that a model was trained with are an array of their own in its file.
 OPTIONS = "special:model.yml"
-_LARGEST_YAML = MB
+_LARGEST_YAML = 100_000
 _LONGEST_LINE = 10_000
 # NumPy parses the header of an array as a literal of Python, and raises whatever that does.
 _HEADER_ERRORS = (
@@ -121,10 +120,10 @@ def read_yaml(content: bytes) -> dict[str, Any]:
     """Returns the mapping that a small YAML file holds, such as `decoder.yml`.
 
     Raises:
-        ValueError: it is larger than 1 MB, not YAML in UTF-8, or not a mapping.
+        ValueError: it is larger than 100 kB, not YAML in UTF-8, or not a mapping.
     """
     if len(content) > _LARGEST_YAML:
-        raise ValueError("it is larger than 1 MB")
+        raise ValueError("it is larger than 100 kB")
     try:
         values = yaml.load(content.decode(), Loader=_Loader)
     except UnicodeDecodeError:

@@ -33,7 +33,7 @@ HUGGING_FACE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SENTENCEPIECE = ("source.spm", "target.spm")
 _VOCABULARIES = ("*vocab.yml", "*.vocab")
 # A vocabulary has some 2 MB, and a SentencePiece model 1 MB.
-_LARGEST_SMALL_FILE = 100 * MB
+_LARGEST_SMALL_FILE = 20 * MB
 _READERS: Mapping[str, Callable[[IO[bytes]], dict[str, np.ndarray]]] = {
     ".bin": read_torch_tensors,
     ".npz": read_npz,
@@ -162,7 +162,7 @@ class Source:
         return self._load(name, lambda file: read_json(file.read()), _LARGEST_SMALL_FILE)
 
     def yaml(self, name: str) -> dict[str, Any]:
-        """Returns the mapping that a YAML file of up to 1 MB holds."""
+        """Returns the mapping that a YAML file of up to 100 kB holds."""
         return self._load(name, lambda file: read_yaml(file.read()), _LARGEST_SMALL_FILE)
 
     def vocabulary(self, name: str) -> list[str]:
@@ -310,17 +310,17 @@ def _downloaded(text: str) -> Path:
             f"{text} is open only to those who accept its conditions. Accept them at {page}, and "
             "set HF_TOKEN to a token of your account"
         ) from None
-    except errors.RepositoryNotFoundError:
-        raise UsageError(
-            f"{text}: the hub has no such repository, or it is private. For a private one, set "
-            f"HF_TOKEN to a token of an account that may read it ({page})"
-        ) from None
     except errors.RevisionNotFoundError:
         raise UsageError(f"{text}: the repository has no revision {revision} ({page})") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise UserError(_unreachable(text, constants.ENDPOINT, by_hand)) from None
     except requests.HTTPError as error:
         status = error.response.status_code if error.response is not None else "an error"
+        if status in (401, 403, 404):
+            raise UsageError(
+                f"{text}: the hub has no such repository, or it is private ({page}). For a private "
+                "one, set HF_TOKEN to a valid token of an account that may read it"
+            ) from None
         raise UserError(
             f"{text} can't be downloaded: {constants.ENDPOINT} answered {status}. {by_hand}"
         ) from None

@@ -55,7 +55,7 @@ _STORAGES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {
 _GLOBALS = {_DICT, _TENSOR, _OLD_TENSOR, _PARAMETER, *_STORAGES}
 # A checkpoint has some thirty instructions per tensor, so this is enough for 10,000 tensors.
 _MOST_INSTRUCTIONS = 300_000
-_LARGEST_PICKLE = 100 << 20
+_LARGEST_PICKLE = 20 << 20
 _MOST_DIMENSIONS = 8
 # Tied tensors share their storage, and transposed ones are copied. What is read and copied is at
 # most this many times as large as the file.
