@@ -12,10 +12,14 @@ examples:
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from transformer_mt.commands import arguments
 from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
+from transformer_mt.data.subword import Subwords
 from transformer_mt.export.registry import BACKENDS
 from transformer_mt.model_directory import (
     CONFIG,
@@ -34,11 +38,11 @@ from transformer_mt.utils import signals
 from transformer_mt.utils.console import quoted, say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import CHECKSUMS, listed, published, sealed
-from transformer_mt.weights import load_weights, write_pdparams
+from transformer_mt.weights import load_weights, read_weights, write_pdparams
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
-PDPARAMS = "pdparams"
+PDPARAMS, HUGGING_FACE = "pdparams", "huggingface"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=(*FORMATS, PDPARAMS),
-        help="the library that will run the model: Paddle Inference or CTranslate2; or pdparams, "
-        "which is the weights alone as Paddle's own file, for tools that do not read safetensors",
+        choices=(*FORMATS, HUGGING_FACE, PDPARAMS),
+        help="the library that will run the model: Paddle Inference or CTranslate2, or Hugging "
+        "Face's transformers, as MarianMT; or pdparams, which is the weights alone as Paddle's own "
+        "file, for tools that do not read safetensors",
     )
     parser.add_argument(
         "--quantization",
@@ -88,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
     chosen, output = directory.checkpoint(options.checkpoint), options.output
     require_safe_outputs({"--output": output}, {})
-    if backend is None:
+    if options.format == PDPARAMS:
         if output is None:
             directory.own("export").mkdir(exist_ok=True)
             output = directory.own(f"export/{chosen.name}.{PDPARAMS}")
@@ -96,6 +101,9 @@ def run(options: argparse.Namespace) -> None:
         print(output)
         return
     subwords, shortlist = directory.load_subwords(), None
+    if backend is None:
+        _export_to_huggingface(directory, config, subwords, chosen, output)
+        return
     if backend.shortlist_file and directory.own(SHORTLIST).is_file():
         shortlist = directory.load_shortlist(subwords)
     if output is None:
@@ -108,32 +116,58 @@ def run(options: argparse.Namespace) -> None:
 
     model = build_model(config.model, subwords)
     load_weights(chosen, model)
-    try:
-        with published(output) as folder:
-            # An exception of Python in the middle of Paddle's export can crash it.
-            with signals.held_back():
-                backend.write_model(folder, model, config, subwords, quantization)
-            if shortlist is not None:
-                (folder / backend.shortlist_file).write_text(shortlist.text(subwords), "utf-8")
-            subwords.save(folder)
-            (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
-            (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
-            (folder / MADE_OF).write_text(named(chosen), "utf-8")
-            training = card.of_training(directory.path, chosen.name)
-            (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
-            (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
+    with _writing(output) as folder:
+        # An exception of Python in the middle of Paddle's export can crash it.
+        with signals.held_back():
+            backend.write_model(folder, model, config, subwords, quantization)
+        if shortlist is not None:
+            (folder / backend.shortlist_file).write_text(shortlist.text(subwords), "utf-8")
+        subwords.save(folder)
+        (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
+        (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
+        (folder / MADE_OF).write_text(named(chosen), "utf-8")
+        training = card.of_training(directory.path, chosen.name)
+        (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
+        (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
     print(output)
     say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
+
+
+def _export_to_huggingface(
+    directory: ModelDirectory, config: Config, subwords: Subwords, chosen: Path, output: Path | None
+) -> None:
+    """Writes a checkpoint as a folder of Hugging Face's MarianMT, which holds nothing of ours but
+    the name of the checkpoint and the checksums."""
+    from transformer_mt.pretrained import huggingface
+
+    output = output or directory.own(f"export/{HUGGING_FACE}")
+    _check_replaceable(output)
+    with _writing(output) as folder:
+        huggingface.write(folder, read_weights(chosen), config, subwords)
+        (folder / MADE_OF).write_text(named(chosen), "utf-8")
+        (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
+    print(output)
+    say(
+        f"exported {chosen.name}; in Python, load it with MarianMTModel.from_pretrained and "
+        "MarianTokenizer.from_pretrained of transformers"
+    )
+
+
+@contextmanager
+def _writing(output: Path) -> Iterator[Path]:
+    """As `published`, with an error that names the folder."""
+    try:
+        with published(output) as folder:
+            yield folder
+    except OSError as error:
+        raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
 
 
 def _check_replaceable(folder: Path) -> None:
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
-    held = ModelDirectory(folder)
-    # What training has written has checkpoints; what was exported has none.
-    if not held.holds_run or held.checkpoints.exists():
+    # What training has written has no such file; it has checkpoints.
+    if not (folder / MADE_OF).is_file():
         raise UsageError(
             f"{folder} is there, and is not an export: it is left as it is. Give another --output"
         )
