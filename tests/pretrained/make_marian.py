@@ -17,6 +17,7 @@ models. What is recorded is described in `golden/README.md`.
 from __future__ import annotations
 
 import argparse
+import collections
 import io
 import json
 import subprocess
@@ -37,6 +38,7 @@ from tests.pretrained.random_models import GOLDEN, SPECIFICATIONS, Specification
 
 MAX_LENGTH = 40  # of an output, with its start and eos
 BEAM = 4
+torch.set_num_threads(1)
 # Pairs whose log-probabilities are recorded.
 PAIRS = list(zip(golden_texts.ENGLISH[:3], golden_texts.GERMAN[:3], strict=True))
 
@@ -108,7 +110,10 @@ def huggingface(spec: Specification, folder: Path, texts: Texts) -> dict[str, An
     pad = model.config.pad_token_id
     batch = tokenizer(golden_texts.BATCH, return_tensors="pt", padding=True)
     decoder_ids = torch.tensor(
-        [[pad, *texts.target_ids(texts.target_pieces(line))[:6]] for line in golden_texts.GERMAN[:3]]
+        [
+            [pad, *texts.target_ids(texts.target_pieces(line))[:6]]
+            for line in golden_texts.GERMAN[:3]
+        ]
     )
     with torch.no_grad():
         out = model(**batch, decoder_input_ids=decoder_ids)
@@ -137,52 +142,55 @@ def huggingface(spec: Specification, folder: Path, texts: Texts) -> dict[str, An
             for ids in drawn
         ],
     }
-    for name, renormalize in (("huggingface", True), ("huggingface_with_pad", False)):
-        found[name] = {
-            title: [
-                generated(model, tokenizer, line, beam, renormalize)
-                for line in golden_texts.TRANSLATED
-            ]
-            for title, beam in (("greedy", 1), ("beam", BEAM))
-        }
+    default = {"bad_words_ids": [[pad]], "renormalize_logits": True}
+    found["huggingface_default"] = translated(model, tokenizer, 1, **default)
+    bad = {"bad_words_ids": [[pad], [random_models.UNK]], "renormalize_logits": False}
+    found["huggingface_with_pad"] = translated(model, tokenizer, 2, **bad)
+    model.final_logits_bias[:, pad] = -1e9
+    found["huggingface"] = translated(model, tokenizer, 2, **bad)
     return found
 
 
-def generated(
-    model: Any, tokenizer: Any, line: str, beam: int, renormalize: bool
-) -> list[dict[str, Any]]:
-    """Outputs, best first; `score` is log_prob / length, where the length counts eos."""
-    inputs = tokenizer(line, return_tensors="pt")
-    beams = {"early_stopping": "never", "length_penalty": 1.0} if beam > 1 else {}
-    out = model.generate(
-        **inputs,
-        **beams,
-        num_beams=beam,
-        num_return_sequences=beam,
-        do_sample=False,
-        max_length=MAX_LENGTH,
-        bad_words_ids=[[model.config.pad_token_id]],
-        renormalize_logits=renormalize,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=True,
-    )
-    found = []
-    for i, sequence in enumerate(out.sequences.tolist()):
-        ids = sequence[1:]
-        ids = ids[: ids.index(0)] if 0 in ids else ids
-        one = {"ids": ids, "text": tokenizer.decode(ids, skip_special_tokens=True)}
-        if beam > 1:
-            one["score"] = out.sequences_scores[i].item()
-        else:
-            steps = zip(out.scores, [*ids, 0], strict=False)
-            one["log_prob"] = sum(scores[0, number].item() for scores, number in steps)
-        found.append(one)
+def translated(model: Any, tokenizer: Any, count: int, **settings: Any) -> dict[str, Any]:
+    """Outputs of greedy and beam search, the `count` best first; `score` is log_prob / length,
+    where the length counts eos."""
+    found: dict[str, Any] = {"greedy": [], "beam": []}
+    for title, beam, more in (
+        ("greedy", 1, {}),
+        ("beam", BEAM, {"early_stopping": "never", "length_penalty": 1.0}),
+    ):
+        count = min(beam, count)
+        out = model.generate(
+            **tokenizer(golden_texts.TRANSLATED, return_tensors="pt", padding=True),
+            num_beams=beam,
+            num_return_sequences=count,
+            do_sample=False,
+            max_length=MAX_LENGTH,
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+            **more,
+            **settings,
+        )
+        for number, sequence in enumerate(out.sequences.tolist()):
+            ids = sequence[1:]
+            ids = ids[: ids.index(0)] if 0 in ids else ids
+            if beam > 1:
+                score = out.sequences_scores[number].item()
+            else:  # `scores` are log-probabilities only if they are renormalised
+                steps = zip(out.scores if settings["renormalize_logits"] else out.logits, [*ids, 0])
+                score = sum(one[number].log_softmax(0)[i].item() for one, i in steps) / (
+                    len(ids) + 1
+                )
+            if number % count == 0:
+                found[title].append([])
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            found[title][-1].append({"ids": ids, "score": score, "text": text})
     return found
 
 
 def with_ctranslate2(folder: Path, texts: Texts) -> dict[str, Any]:
-    translator = ctranslate2.Translator(str(folder), compute_type="float32")
+    translator = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
     pad_first = json.loads((folder / "config.json").read_text())
     # The converter of `transformers`' models leaves eos to the tokenizer.
     eos = [] if pad_first.get("add_source_eos") else ["</s>"]
@@ -195,13 +203,14 @@ def with_ctranslate2(folder: Path, texts: Texts) -> dict[str, Any]:
             num_hypotheses=beam,
             patience=2,
             length_penalty=1,
+            min_decoding_length=0,
             max_decoding_length=MAX_LENGTH - 2,
             return_scores=True,
         )
         found[title] = [
             [
                 {"ids": texts.target_ids(pieces), "score": score}
-                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
+                for pieces, score in zip(result.hypotheses[:2], result.scores, strict=False)
             ]
             for result in results
         ]
@@ -217,28 +226,25 @@ def with_ctranslate2(folder: Path, texts: Texts) -> dict[str, Any]:
 
 
 def with_marian(folder: Path, texts: Texts) -> dict[str, Any]:
-    """Marian's own outputs. It ends a hypothesis at eos and narrows the beam by it, so that a
-    search whose beam stays wide finds others. `default_beam` is without <unk>."""
+    """Marian's own outputs, without <unk>, as it is by default. It narrows the beam by each
+    hypothesis that ends, so that a search whose beam stays wide may find better ones."""
     decoder = ["--config", str(folder / "decoder.yml"), "--cpu-threads", "1", "--quiet"]
-    decoder += ["--n-best", "--word-scores"]
+    decoder += ["--n-best", "--workspace", "200", "--max-length-factor", "5"]
     lines = [" ".join(texts.source_pieces(line)) for line in golden_texts.TRANSLATED]
     found: dict[str, Any] = {}
-    for title, beam, more in (
-        ("greedy", 1, ["--allow-unk"]),
-        ("beam", BEAM, ["--allow-unk"]),
-        ("default_beam", BEAM, []),
-    ):
-        out = marian("decode", [*decoder, "--beam-size", str(beam), *more], lines)
+    for title, beam in (("greedy", 1), ("beam", BEAM)):
+        out = marian("decode", [*decoder, "--beam-size", str(beam)], lines)
         found[title] = [[] for _ in lines]
-        for line in out.splitlines():
-            number, pieces, words, _, score = (one.strip() for one in line.split("|||"))
-            found[title][int(number)].append(
-                {
-                    "ids": texts.target_ids(pieces.split()),
-                    "score": float(score),
-                    "log_probs": [float(one) for one in words.split()[1:]],
-                }
-            )
+        for line in out.removesuffix("\n").split("\n"):  # a piece may be U+0085
+            number, pieces, _, score = (one.strip(" ") for one in line.split("|||"))
+            own = found[title][int(number)]
+            if len(own) < 2:
+                own.append(
+                    {
+                        "ids": texts.target_ids([one for one in pieces.split(" ") if one]),
+                        "score": float(score),
+                    }
+                )
     vocabs = [str(path) for path in vocab_paths(folder)]
     model = next(folder.glob("*.npz"))
     with tempfile.TemporaryDirectory() as other:
@@ -247,19 +253,72 @@ def with_marian(folder: Path, texts: Texts) -> dict[str, Any]:
             text = "".join(" ".join(pieces_of(pair[column])) + "\n" for pair in PAIRS)
             Path(other, name).write_text(text, "utf-8")
         arguments = ["-m", str(model), "-v", *vocabs, "--cpu-threads", "1", "--quiet"]
-        arguments += ["--word-scores", "-t", f"{other}/source", f"{other}/target"]
+        arguments += ["-t", f"{other}/source", f"{other}/target"]
         arguments += ["--workspace", "200"]
         out = marian("score", arguments, [])
     found["scored"] = [
-        {
-            "ids": texts.target_ids(texts.target_pieces(target)),
-            "log_probs": [float(one) for one in line.split("|||")[0].split()]
-            if "|||" in line
-            else line,
-        }
+        {"ids": texts.target_ids(texts.target_pieces(target)), "log_probs": [float(line)]}
         for (_, target), line in zip(PAIRS, out.splitlines(), strict=True)
     ]
     return found
+
+
+def bins() -> None:
+    """Writes golden/bins/: files of torch.save and, as NAME.npz, what they hold. bfloat16 is
+    widened to float32, as NumPy has no such type."""
+    folder = GOLDEN / "bins"
+    folder.mkdir(exist_ok=True)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        tensors = sample_tensors(dtype)
+        arrays = {
+            name: (one.float() if dtype is torch.bfloat16 else one) for name, one in tensors.items()
+        }
+        name = str(dtype).removeprefix("torch.")
+        np.savez_compressed(
+            folder / f"{name}.npz", **{key: one.numpy() for key, one in arrays.items()}
+        )
+        torch.save(tensors, folder / f"{name}.zip.bin")
+        torch.save(tensors, folder / f"{name}.legacy.bin", _use_new_zipfile_serialization=False)
+    # An nn.Module's state_dict carries its versions as an attribute, and Parameters are pickled
+    # through a function of their own.
+    module = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for number, one in enumerate(module.parameters()):
+            one.copy_(torch.arange(one.numel()).reshape(one.shape) + 10.0 * number)
+    torch.save(module.state_dict(), folder / "state_dict.zip.bin")
+    torch.save(dict(module.named_parameters()), folder / "parameters.zip.bin")
+    torch.save(
+        dict(module.named_parameters()),
+        folder / "parameters.legacy.bin",
+        _use_new_zipfile_serialization=False,
+    )
+    np.savez_compressed(
+        folder / "linear.npz", **{key: one.numpy() for key, one in module.state_dict().items()}
+    )
+    # What must be refused: a whole module.
+    torch.save(module, folder / "module.zip.bin")
+
+
+def sample_tensors(dtype: torch.dtype) -> collections.OrderedDict[str, torch.Tensor]:
+    random = np.random.default_rng(5)
+    base = torch.tensor(random.normal(size=(6, 4)), dtype=torch.float32).to(dtype)
+    return collections.OrderedDict(
+        {
+            "model.shared.weight": base,
+            "lm_head.weight": base,  # tied: the same storage
+            "rows": base[2:5],  # of the same storage, from an offset
+            "transposed": base.T,
+            "strided": base[::2, 1::2],
+            "expanded": base[:1, :1].expand(3, 2),  # strides of zero
+            "final_logits_bias": torch.tensor(random.normal(size=(1, 6)), dtype=torch.float32).to(
+                dtype
+            ),
+            "scalar": torch.tensor(2.5, dtype=dtype),
+            "empty": torch.zeros((0, 4), dtype=dtype),
+            "ids": torch.arange(5, dtype=torch.int64),
+            "mask": torch.tensor([True, False, True]),
+        }
+    )
 
 
 def vocab_paths(folder: Path) -> list[Path]:

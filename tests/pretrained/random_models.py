@@ -25,6 +25,9 @@ from safetensors.numpy import save_file
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 
+# The standard deviation of what a matrix makes of inputs of 1. With these, what follows depends on
+# the source and on the words before, so that greedy search does not repeat one word.
+GAIN = {"q": 3.0, "k": 3.0, "v": 1.0, "o": 1.0, "1": 3.0, "2": 4.0}
 # The ids that are the same in all models of Marian.
 EOS, UNK = 0, 1
 # Pieces of the SentencePiece models that no map has, as happens if a piece never occurs in the
@@ -61,6 +64,7 @@ class Specification:
             positions, as in most files pytorch_model.bin.
         old_output_name: whether the untied output is in Marian's older `..._W`, (d_model,
             vocabulary), instead of `..._Wt`.
+        end: what is added to the bias of </s>, so that outputs have lengths of all kinds.
         padded_config: whether many NULs follow `special:model.yml`, as in Marian since 1.12,
             instead of one.
     """
@@ -87,34 +91,44 @@ class Specification:
     all_names: bool = False
     old_output_name: bool = False
     padded_config: bool = False
+    end: float = 1.5
     layouts: tuple[str, ...] = ("huggingface", "opus")
 
 
 SPECIFICATIONS = {
     one.name: one
     for one in (
-        Specification("plain", 1),
+        Specification("plain", 102, end=2.4),
         Specification(
-            *("deep", 2, 24, 3, 40, 3, 1), activation="relu", normalization="nmt_nfkc"
+            *("deep", 201, 24, 3, 40, 3, 1), activation="relu", normalization="nmt_nfkc", end=1.2
         ),
-        Specification("gelu", 3, 16, 2, 64, 1, 2, activation="gelu", padded_config=True),
-        Specification("untied", 4, encoder_layers=1, tied_output=False, activation="relu"),
-        Specification("separate", 5, 24, 2, shared_embeddings=False, separate_maps=True),
+        Specification("gelu", 304, 16, 2, 64, 1, 2, activation="gelu", padded_config=True, end=2.1),
         Specification(
-            *("separate_untied", 6, 16, 4, 32, 2, 1),
+            "untied", 403, encoder_layers=1, tied_output=False, activation="relu", end=1.7
+        ),
+        Specification("separate", 502, 24, 2, shared_embeddings=False, separate_maps=True, end=1.7),
+        Specification(
+            *("separate_untied", 603, 16, 4, 32, 2, 1),
             tied_output=False,
             shared_embeddings=False,
             separate_maps=True,
             old_output_name=True,
+            end=1.7,
         ),
-        Specification("unshared", 7, 16, 2, 24, shared_embeddings=False),
-        Specification("half", 8, dtype="float16", all_names=True),
-        Specification("languages", 9, 24, 4, languages=(">>deu<<", ">>fra<<", ">>zho_Hant<<")),
-        Specification("no_bias", 10, 16, 2, 32, 1, 1, output_bias=False),
-        Specification("random_start", 11, 16, 4, 32, random_start=True, layouts=("huggingface",)),
-        Specification("unscaled", 12, 16, 2, 32, scaled=False, layouts=("huggingface",)),
-        Specification("stray_output", 13, 16, 2, 32, stray_output=True, layouts=("huggingface",)),
-        Specification("pre_norm", 14, 24, 2, 40, pre_norm=True, layouts=("opus",)),
+        Specification("unshared", 703, 16, 2, 24, shared_embeddings=False, end=1.7),
+        Specification("half", 801, dtype="float16", all_names=True, end=2.1),
+        Specification(
+            "languages", 90230, 24, 4, languages=(">>deu<<", ">>fra<<", ">>zho_Hant<<"), end=2.5
+        ),
+        Specification("no_bias", 1003, 16, 2, 32, 1, 1, output_bias=False),
+        Specification(
+            "random_start", 1102, 16, 4, 32, random_start=True, layouts=("huggingface",), end=1.7
+        ),
+        Specification("unscaled", 1201, 16, 2, 32, scaled=False, layouts=("huggingface",), end=2.1),
+        Specification(
+            "stray_output", 1302, 16, 2, 32, stray_output=True, layouts=("huggingface",), end=1.2
+        ),
+        Specification("pre_norm", 1402, 24, 2, 40, pre_norm=True, layouts=("opus",), end=2.1),
     )
 }
 
@@ -170,12 +184,16 @@ def weights(spec: Specification) -> dict[str, np.ndarray]:
 
     def norm(prefix: str, suffix: str = "_pre" if spec.pre_norm else "") -> None:
         add(f"{prefix}_ln_scale{suffix}", (1, d), 0.2, 1.0)
-        add(f"{prefix}_ln_bias{suffix}", (1, d), 0.2)
+        add(f"{prefix}_ln_bias{suffix}", (1, d), 0.1)
+
+    def linear(prefix: str, letter: str, width: int, gain: float) -> None:
+        rows = d_ff if letter == "2" else d
+        add(f"{prefix}_W{letter}", (rows, width), gain * rows**-0.5)
+        add(f"{prefix}_b{letter}", (1, width), 0.1)
 
     def attention(prefix: str) -> None:
         for letter in "qkvo":
-            add(f"{prefix}_W{letter}", (d, d), 1.5 * d**-0.5)
-            add(f"{prefix}_b{letter}", (1, d), 0.3)
+            linear(prefix, letter, d, GAIN[letter])
         norm(f"{prefix}_Wo")
 
     names = ["Wemb"] if spec.shared_embeddings else ["encoder_Wemb", "decoder_Wemb"]
@@ -187,17 +205,19 @@ def weights(spec: Specification) -> dict[str, np.ndarray]:
             attention(f"{layer}_self")
             if stack == "decoder":
                 attention(f"{layer}_context")
-            add(f"{layer}_ffn_W1", (d, d_ff), 1.5 * d**-0.5)
-            add(f"{layer}_ffn_b1", (1, d_ff), 0.3)
-            add(f"{layer}_ffn_W2", (d_ff, d), 1.5 * d_ff**-0.5)
-            add(f"{layer}_ffn_b2", (1, d), 0.3)
+            linear(f"{layer}_ffn", "1", d_ff, GAIN["1"])
+            linear(f"{layer}_ffn", "2", d, GAIN["2"])
             norm(f"{layer}_ffn_ffn")
         if spec.pre_norm:
             norm(f"{stack}_top", "")
     if not spec.tied_output:
         add("decoder_ff_logit_out_Wt", (size, d), d**-0.5)
     if spec.output_bias:
-        add("decoder_ff_logit_out_b", (1, size), 0.5)
+        add("decoder_ff_logit_out_b", (1, size), 0.3)
+        # Rounding the sum again keeps the value one of the dtype's.
+        bias = found["decoder_ff_logit_out_b"]
+        bias[0, [EOS, UNK]] += np.array([spec.end, -4.0], np.float32)
+        found["decoder_ff_logit_out_b"] = bias.astype(spec.dtype).astype(np.float32)
     return found
 
 
@@ -261,6 +281,11 @@ def huggingface_weights(spec: Specification) -> dict[str, np.ndarray]:
     embeddings = found.get("model.shared.weight", found.get("model.decoder.embed_tokens.weight"))
     if spec.stray_output:
         found["lm_head.weight"] = embeddings + random.normal(0, 0.3, embeddings.shape)
+    if spec.shared_embeddings and not spec.tied_output:
+        # `transformers` 5 shares the embeddings only if the output is tied too, and otherwise
+        # reads, and saves, all of them.
+        found["model.encoder.embed_tokens.weight"] = embeddings
+        found["model.decoder.embed_tokens.weight"] = embeddings
     if spec.all_names:
         for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
             found.setdefault(f"{name}.weight", embeddings)
