@@ -178,7 +178,8 @@ def translated(model: Any, tokenizer: Any, count: int, **settings: Any) -> dict[
             if beam > 1:
                 score = out.sequences_scores[number].item()
             else:  # `scores` are log-probabilities only if they are renormalised
-                steps = zip(out.scores if settings["renormalize_logits"] else out.logits, [*ids, 0])
+                each = out.scores if settings["renormalize_logits"] else out.logits
+                steps = zip(each, [*ids, 0], strict=False)
                 score = sum(one[number].log_softmax(0)[i].item() for one, i in steps) / (
                     len(ids) + 1
                 )

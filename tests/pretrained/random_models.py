@@ -63,7 +63,7 @@ class Specification:
         all_names: whether the file also has the tied matrices under all their names, and the
             positions, as in most files pytorch_model.bin.
         old_output_name: whether the untied output is in Marian's older `..._W`, (d_model,
-            vocabulary), instead of `..._Wt`.
+            vocabulary), instead of `..._Wt`, and vocab.yml as old versions write it.
         end: what is added to the bias of </s>, so that outputs have lengths of all kinds.
         padded_config: whether many NULs follow `special:model.yml`, as in Marian since 1.12,
             instead of one.
@@ -401,7 +401,9 @@ def write_opus(spec: Specification, folder: Path) -> None:
     else:
         names = [f"{stem}.vocab.yml"] * 2
     for name, one in zip(names, maps(spec), strict=True):
-        lines = (f"{quoted(token)}: {number}\n" for token, number in one.items())
+        lines = (
+            f"{quoted(token, spec.old_output_name)}: {number}\n" for token, number in one.items()
+        )
         (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
     decoder = (
         "relative-paths: true\n"
@@ -424,13 +426,13 @@ def write_opus(spec: Specification, folder: Path) -> None:
     (folder / "LICENSE").write_text("Attribution 4.0 International\n", encoding="utf-8")
 
 
-def quoted(token: str) -> str:
-    """A key of vocab.yml as Marian writes it: only in quotes if it must be, and control characters
-    as they are."""
-    indicators = "-?" if len(token) == 1 else ""
-    in_quotes = token[0] in f"{indicators}!\"'#%&*,:>@[]`{{}}|~" or token == "null"
-    in_quotes &= not (token[0] == ":" and len(token) > 1)
-    in_quotes |= ": " in token or token.endswith(":")
+def quoted(token: str, is_old: bool = False) -> str:
+    """A key of vocab.yml as Marian writes it: only in quotes if it must be. Older versions write
+    control characters as `\\x85`, newer ones as they are."""
+    if token == "\u0085" and is_old:
+        return '"\\x85"'
+    in_quotes = token[0] in "!\"'#%&*,>@[]`{}|~" or token in ("-", ":", "?", "null")
+    in_quotes |= token.endswith(":")
     if not in_quotes:
         return token
     return '"' + token.replace("\\", "\\\\").replace('"', '\\"') + '"'
