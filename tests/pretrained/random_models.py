@@ -44,9 +44,9 @@ class Specification:
 
     Attributes:
         layouts: how it can be written; the two layouts of one model compute the same, except for
-            the positions, the epsilon of layer norms and gelu (see `Specification.gelu`).
-        activation: relu, swish or gelu. Marian's gelu is x * sigmoid(1.702 x), and that of
-            `transformers` is the exact one.
+            the positions and the epsilon of layer norms.
+        activation: relu, swish or gelu: the exact one in `transformers` and in Marian 1.12, and
+            x * sigmoid(1.702 x) in what CTranslate2 converts from Marian's layout.
         tied_output: whether the output layer has the matrix of the target's embeddings.
         shared_embeddings: whether source and target have the same embeddings.
         separate_maps: whether source and target have a map of ids each.

@@ -38,12 +38,13 @@ def recorded(name):
 def computed(spec, program):
     """How NumPy computes a model as a program does, or None."""
     as_it_does = PROGRAMS[program]
-    if program == "ctranslate2_huggingface":
-        # This converter starts the decoder with zeros and ignores an output that is tied.
-        if spec.activation == "gelu" or spec.stray_output:
-            return None
-        if not spec.scaled:
-            return None
+    # The converter of `transformers`' models knows one vocabulary only. It takes the exact gelu,
+    # which `NumpyMarian` computes for the other programs, an output that differs from the
+    # embeddings, and the positions of the file.
+    if program == "ctranslate2_huggingface" and (
+        spec.activation == "gelu" or spec.separate_maps or spec.stray_output or spec.all_names
+    ):
+        return None
     return NumpyMarian(spec, as_it_does)
 
 
@@ -124,7 +125,7 @@ def test_beam_search_finds_the_recorded_outputs(name, program, beam_size, monkey
         ((best, *_),) = beam_search(stepper, Task(*limits, [[]], -1, EOS, settings))
         expected = outputs[0]
         if program == "marian" and beam_size > 1:  # its beam narrows, so that it finds less
-            assert best.score >= expected["score"] - 1e-2
+            assert best.score >= expected["score"] - 1e-4
         else:
             assert best.ids == expected["ids"]
             assert best.score == pytest.approx(expected["score"], abs=1e-4)
