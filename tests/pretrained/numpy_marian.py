@@ -13,6 +13,7 @@ from tests.pretrained import random_models
 from tests.pretrained.random_models import Specification
 
 # The epsilon of layer norms in each program. All three add it to the variance.
+EXACT = ("huggingface", "marian")
 EPSILON = {"huggingface": 1e-5, "ctranslate2": 1e-5, "marian": 1e-9}
 
 
@@ -29,6 +30,7 @@ class NumpyMarian:
         self, spec: Specification, program: Literal["huggingface", "ctranslate2", "marian"]
     ) -> None:
         self._spec, self._program = spec, program
+        self.size = len(random_models.maps(spec)[1])  # without <pad>
         self._weights = {
             name: value.astype(np.float64) for name, value in random_models.weights(spec).items()
         }
@@ -87,8 +89,11 @@ class NumpyMarian:
             if self._program == "marian"
             else random_models.huggingface_positions
         )
+        table = positions(*rows.shape)
+        if self._program == "huggingface" and self._spec.all_names:  # as the file has them
+            table = table.astype(self._spec.dtype)
         scale = math.sqrt(self._spec.d_model) if self._spec.scaled else 1.0
-        return rows * scale + positions(*rows.shape)
+        return rows * scale + table
 
     def _sublayer(self, norm: str, x: np.ndarray, compute) -> np.ndarray:
         if self._spec.pre_norm:
@@ -128,7 +133,7 @@ class NumpyMarian:
             return np.maximum(x, 0)
         if self._spec.activation == "swish":
             return x / (1 + np.exp(-x))
-        if self._program == "huggingface":
+        if self._program in EXACT:
             return x * np.vectorize(lambda one: 0.5 * (1 + math.erf(one / math.sqrt(2))))(x)
         return x / (1 + np.exp(-1.702 * x))
 

@@ -44,9 +44,9 @@ class Specification:
 
     Attributes:
         layouts: how it can be written; the two layouts of one model compute the same, except for
-            the positions, the epsilon of layer norms and gelu (see `Specification.gelu`).
-        activation: relu, swish or gelu. Marian's gelu is x * sigmoid(1.702 x), and that of
-            `transformers` is the exact one.
+            the positions and the epsilon of layer norms.
+        activation: relu, swish or gelu: the exact one in `transformers` and in Marian 1.12, and
+            x * sigmoid(1.702 x) in what CTranslate2 converts from Marian's layout.
         tied_output: whether the output layer has the matrix of the target's embeddings.
         shared_embeddings: whether source and target have the same embeddings.
         separate_maps: whether source and target have a map of ids each.
@@ -63,7 +63,8 @@ class Specification:
         all_names: whether the file also has the tied matrices under all their names, and the
             positions, as in most files pytorch_model.bin.
         old_output_name: whether the untied output is in Marian's older `..._W`, (d_model,
-            vocabulary), instead of `..._Wt`.
+            vocabulary), instead of `..._Wt`, and vocab.yml as old versions write it.
+        end: what is added to the bias of </s>, so that outputs have lengths of all kinds.
         padded_config: whether many NULs follow `special:model.yml`, as in Marian since 1.12,
             instead of one.
     """
@@ -97,26 +98,37 @@ class Specification:
 SPECIFICATIONS = {
     one.name: one
     for one in (
-        Specification("plain", 1),
-        Specification(*("deep", 2, 24, 3, 40, 3, 1), activation="relu", normalization="nmt_nfkc"),
-        Specification("gelu", 3, 16, 2, 64, 1, 2, activation="gelu", padded_config=True),
-        Specification("untied", 4, encoder_layers=1, tied_output=False, activation="relu"),
-        Specification("separate", 5, 24, 2, shared_embeddings=False, separate_maps=True),
+        Specification("plain", 102, end=2.4),
         Specification(
-            *("separate_untied", 6, 16, 4, 32, 2, 1),
+            *("deep", 201, 24, 3, 40, 3, 1), activation="relu", normalization="nmt_nfkc", end=1.2
+        ),
+        Specification("gelu", 304, 16, 2, 64, 1, 2, activation="gelu", padded_config=True, end=2.1),
+        Specification(
+            "untied", 403, encoder_layers=1, tied_output=False, activation="relu", end=1.7
+        ),
+        Specification("separate", 502, 24, 2, shared_embeddings=False, separate_maps=True, end=1.7),
+        Specification(
+            *("separate_untied", 603, 16, 4, 32, 2, 1),
             tied_output=False,
             shared_embeddings=False,
             separate_maps=True,
             old_output_name=True,
+            end=1.7,
         ),
-        Specification("unshared", 7, 16, 2, 24, shared_embeddings=False),
-        Specification("half", 8, dtype="float16", all_names=True),
-        Specification("languages", 9, 24, 4, languages=(">>deu<<", ">>fra<<", ">>zho_Hant<<")),
-        Specification("no_bias", 10, 16, 2, 32, 1, 1, output_bias=False),
-        Specification("random_start", 11, 16, 4, 32, random_start=True, layouts=("huggingface",)),
-        Specification("unscaled", 12, 16, 2, 32, scaled=False, layouts=("huggingface",)),
-        Specification("stray_output", 13, 16, 2, 32, stray_output=True, layouts=("huggingface",)),
-        Specification("pre_norm", 14, 24, 2, 40, pre_norm=True, layouts=("opus",)),
+        Specification("unshared", 703, 16, 2, 24, shared_embeddings=False, end=1.7),
+        Specification("half", 801, dtype="float16", all_names=True, end=2.1),
+        Specification(
+            "languages", 90230, 24, 4, languages=(">>deu<<", ">>fra<<", ">>zho_Hant<<"), end=2.5
+        ),
+        Specification("no_bias", 1003, 16, 2, 32, 1, 1, output_bias=False),
+        Specification(
+            "random_start", 1102, 16, 4, 32, random_start=True, layouts=("huggingface",), end=1.7
+        ),
+        Specification("unscaled", 1201, 16, 2, 32, scaled=False, layouts=("huggingface",), end=2.1),
+        Specification(
+            "stray_output", 1302, 16, 2, 32, stray_output=True, layouts=("huggingface",), end=1.2
+        ),
+        Specification("pre_norm", 1402, 24, 2, 40, pre_norm=True, layouts=("opus",), end=2.1),
     )
 }
 
@@ -269,6 +281,11 @@ def huggingface_weights(spec: Specification) -> dict[str, np.ndarray]:
     embeddings = found.get("model.shared.weight", found.get("model.decoder.embed_tokens.weight"))
     if spec.stray_output:
         found["lm_head.weight"] = embeddings + random.normal(0, 0.3, embeddings.shape)
+    if spec.shared_embeddings and not spec.tied_output:
+        # `transformers` 5 shares the embeddings only if the output is tied too, and otherwise
+        # reads, and saves, all of them.
+        found["model.encoder.embed_tokens.weight"] = embeddings
+        found["model.decoder.embed_tokens.weight"] = embeddings
     if spec.all_names:
         for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
             found.setdefault(f"{name}.weight", embeddings)
@@ -384,7 +401,9 @@ def write_opus(spec: Specification, folder: Path) -> None:
     else:
         names = [f"{stem}.vocab.yml"] * 2
     for name, one in zip(names, maps(spec), strict=True):
-        lines = (f"{quoted(token)}: {number}\n" for token, number in one.items())
+        lines = (
+            f"{quoted(token, spec.old_output_name)}: {number}\n" for token, number in one.items()
+        )
         (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
     decoder = (
         "relative-paths: true\n"
@@ -407,13 +426,13 @@ def write_opus(spec: Specification, folder: Path) -> None:
     (folder / "LICENSE").write_text("Attribution 4.0 International\n", encoding="utf-8")
 
 
-def quoted(token: str) -> str:
-    """A key of vocab.yml as Marian writes it: only in quotes if it must be, and control characters
-    as they are."""
-    indicators = "-?" if len(token) == 1 else ""
-    in_quotes = token[0] in f"{indicators}!\"'#%&*,:>@[]`{{}}|~" or token == "null"
-    in_quotes &= not (token[0] == ":" and len(token) > 1)
-    in_quotes |= ": " in token or token.endswith(":")
+def quoted(token: str, is_old: bool = False) -> str:
+    """A key of vocab.yml as Marian writes it: only in quotes if it must be. Older versions write
+    control characters as `\\x85`, newer ones as they are."""
+    if token == "\u0085" and is_old:
+        return '"\\x85"'
+    in_quotes = token[0] in "!\"'#%&*,>@[]`{}|~" or token in ("-", ":", "?", "null")
+    in_quotes |= token.endswith(":")
     if not in_quotes:
         return token
     return '"' + token.replace("\\", "\\\\").replace('"', '\\"') + '"'
