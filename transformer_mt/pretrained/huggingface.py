@@ -66,26 +66,25 @@ def read(source: Source) -> Pretrained:
 
     weights_file = next(name for name in HUGGING_FACE_WEIGHTS if name in source.names)
     found = Tensors(source.tensors(weights_file), model, problems)
-    embeddings = {
-        "target_embedding.weight": [_TARGET_EMBEDDING, _SHARED_EMBEDDING],
-        "source_embedding.weight": [_SOURCE_EMBEDDING, _SHARED_EMBEDDING],
-        "generator.weight": [_OUTPUT],
-    }
-    if is_shared:
-        everything = [_SHARED_EMBEDDING, _TARGET_EMBEDDING, _SOURCE_EMBEDDING]
-        embeddings["target_embedding.weight"] = embeddings["source_embedding.weight"] = everything
-    if is_shared and is_tied and len(vocabularies) == 1:
-        del embeddings["source_embedding.weight"]
-    if is_tied:
-        del embeddings["generator.weight"]
+    embeddings = {"target_embedding.weight": [_TARGET_EMBEDDING, _SHARED_EMBEDDING]}
+    if is_shared and is_tied:
+        # A file may have the matrix under one of its names, or under all of them.
+        embeddings["target_embedding.weight"] = [
+            *(_SHARED_EMBEDDING, _TARGET_EMBEDDING, _SOURCE_EMBEDDING, _OUTPUT)
+        ]
+    if not (is_shared and is_tied and len(vocabularies) == 1):
+        # Without tying, `transformers` reads both embeddings, also if they are said to be shared.
+        embeddings["source_embedding.weight"] = [_SOURCE_EMBEDDING, _SHARED_EMBEDDING]
+    if not is_tied:
+        embeddings["generator.weight"] = [_OUTPUT]
     sizes = {"source": len(vocabularies[0]), "target": len(vocabularies[-1])}
     for ours, theirs in embeddings.items():
         side = "source" if ours.startswith("source") else "target"
         found.take(theirs, ours, (sizes[side], model.d_model))
     found.take_output_bias(_OUTPUT_BIAS, sizes["target"])
     found.take_layers("huggingface")
-    # Tied matrices are often saved under each name, and in some files they differ. Then
-    # `transformers` uses the embedding.
+    # Tied matrices are often saved under each name, and in some files they differ. The embedding is
+    # the right one: `transformers` 4, with which these files were made, ignores the other one.
     found.ignore(*_POSITIONS, _SHARED_EMBEDDING, _SOURCE_EMBEDDING, _TARGET_EMBEDDING, _OUTPUT)
     found.require_all_taken()
     problems.raise_if_any()
@@ -344,7 +343,7 @@ def _generation(config: Config, subwords: Subwords) -> dict[str, Any]:
         "bad_words_ids": [[target.pad], [target.bos]],
         "max_length": 512,
         "num_beams": config.decoding.beam_size,
-        "renormalize_logits": False,
+        "renormalize_logits": True,
     }
 
 

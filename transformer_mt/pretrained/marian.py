@@ -45,7 +45,13 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "transformer-train-position-embeddings": (False,),
     "transformer-train-positions": (False,),
     "transformer-postprocess-emb": ("d", ""),
-    "transformer-decoder-dim-ffn": (0,),
+    "transformer-decoder-dim-ffn": (0, None),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-disable-position-embeddings": (False,),
+    "transformer-alibi-decoder": (False,),
+    "transformer-alibi-encoder": (False,),
+    "transformer-pool": (False,),
+    "transformer-rnn-projection": (False,),
     "transformer-depth-scaling": (False, True),  # it concerns the initial weights alone
     "factors-combine": ("sum",),
     "factors-dim-emb": (0,),
@@ -180,10 +186,8 @@ def _model(
         reason = _WHY.get(key, "a model of this program has no such thing")
         problems.require(options, key, *allowed, reason=reason)
     activation = options.get("transformer-ffn-activation", "swish")
-    if activation == "gelu":
-        problems.add("transformer-ffn-activation: gelu: Marian's is an approximation of it")
-    elif activation not in ("relu", "swish"):
-        problems.add(f"transformer-ffn-activation: {activation}: known are relu and swish")
+    if activation not in ("relu", "swish", "gelu"):
+        problems.add(f"transformer-ffn-activation: {activation}: known are relu, swish and gelu")
     places = tuple(
         options.get(f"transformer-{name}", default)
         for name, default in (

@@ -44,6 +44,10 @@ class Pretrained:
     license: str | None
 
 
+# If all sizes are wrong, this many problems are enough to tell.
+MOST_SHOWN = 8
+
+
 class Problems:
     """Collects everything that keeps a model from being imported, to tell all of it at once."""
 
@@ -69,7 +73,10 @@ class Problems:
             UserError: there are problems; the message has all of them.
         """
         if self._found:
-            found = "\n".join(f"  {problem}" for problem in self._found)
+            shown, more = self._found[:MOST_SHOWN], len(self._found) - MOST_SHOWN
+            if more > 0:
+                shown.append(f"and {more} more of the kind")
+            found = "\n".join(f"  {problem}" for problem in shown)
             raise UserError(f"{self._title} can't be imported:\n{found}")
 
 
@@ -139,7 +146,7 @@ class Tensors:
     def require_all_taken(self) -> None:
         """Adds a problem if the file has a tensor that has not been taken."""
         left = sorted(set(self._tensors) - self._taken)
-        if left:
+        if left and not self._problems:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             self._problems.add(
                 f"{', '.join(left[:3])}{more}: a model of this architecture has no such weight"
@@ -177,7 +184,8 @@ def with_start(weights: dict[str, np.ndarray], pad: int | None) -> dict[str, np.
 
     Marian's decoder starts from a row of zeros, and Hugging Face's from the row of padding, which
     is one of zeros as a rule. Here the decoder starts with a token of its own, whose row has these
-    values, and which is never written. Unlike the row of zeros, it can learn in fine-tuning.
+    values. Unlike a row of zeros, it can learn in fine-tuning. Neither it nor padding gets a share
+    of the probability, as in Marian and in the published settings of `transformers`.
 
     Args:
         weights: those of the whole model, with an output bias.
@@ -192,9 +200,10 @@ def with_start(weights: dict[str, np.ndarray], pad: int | None) -> dict[str, np.
         zeros = np.zeros((1, matrix.shape[1]), np.float32)
         rows = [zeros, zeros] if pad is None else [matrix[pad : pad + 1]]
         added[name] = np.concatenate([matrix, *rows])
-    bias = weights["generator.bias"]
-    count = 2 if pad is None else 1
-    added["generator.bias"] = np.append(bias, np.full(count, NEVER, np.float32))
+    bias = np.append(weights["generator.bias"], np.full(2 if pad is None else 1, NEVER, np.float32))
+    if pad is not None:
+        bias[pad] = NEVER
+    added["generator.bias"] = bias
     return added
 
 
