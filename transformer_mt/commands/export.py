@@ -145,7 +145,8 @@ def _export_to_huggingface(
     with _writing(output) as folder:
         huggingface.write(folder, read_weights(chosen), config, subwords)
         (folder / MADE_OF).write_text(named(chosen), "utf-8")
-        (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
+        text = card_of(directory, chosen.name, for_transformers=True)
+        (folder / MODEL_CARD).write_text(text, encoding="utf-8")
     print(output)
     say(
         f"exported {chosen.name}; in Python, load it with MarianMTModel.from_pretrained and "

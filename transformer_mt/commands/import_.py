@@ -135,7 +135,7 @@ def _write(path: Path, pretrained: Pretrained, config: Config, name: str) -> Non
             directory.set_best(checkpoint)
             parameters = sum(weight.size for weight in pretrained.weights.values())
             lines = [
-                {"kind": "origin", "name": name, "license": pretrained.license},
+                {"kind": "origin", "step": 0, "name": name, "license": pretrained.license},
                 {"kind": "start", "step": 0, "seconds": 0.0, "parameters": parameters},
             ]
             text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)

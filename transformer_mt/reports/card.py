@@ -32,6 +32,9 @@ CARD = "card.json"
 # What ISO 639 has as the code of a language.
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 
+# An identifier of a license, and a name on a hub.
+_LICENSE = re.compile(r"[a-z0-9.+-]+")
+_ON_A_HUB = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _DATASET = f"^({'|'.join(name for name in DATASETS if name != 'files')})$"
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -94,9 +97,12 @@ def _score(line: dict[str, Any]) -> Score | None:
     return Score(score=round(scores.values["bleu"], 2), interval=half)
 
 
-def card_of(directory: ModelDirectory, checkpoint: str) -> str:
+def card_of(directory: ModelDirectory, checkpoint: str, for_transformers: bool = False) -> str:
     """Returns the card of a checkpoint: the one in the directory if a person has edited it, and
     otherwise a new one.
+
+    Args:
+        for_transformers: as in `model_card`.
 
     Raises:
         UserError, UsageError: the directory can't be read.
@@ -105,7 +111,8 @@ def card_of(directory: ModelDirectory, checkpoint: str) -> str:
     if directory.has_edited_card:
         return directory.own(MODEL_CARD).read_bytes().decode("utf-8", errors="replace")
     record = read(directory.path, directory.path.resolve().name)
-    return sealed_card(model_card(record, directory.load_config(), checkpoint))
+    config = directory.load_config()
+    return sealed_card(model_card(record, config, checkpoint, for_transformers))
 
 
 def sealed_card(text: str) -> str:
@@ -113,11 +120,14 @@ def sealed_card(text: str) -> str:
     return sealed(text, "<!-- {} -->")
 
 
-def model_card(record: Record, config: Config, checkpoint: str) -> str:
+def model_card(
+    record: Record, config: Config, checkpoint: str, for_transformers: bool = False
+) -> str:
     """Returns the card of a run.
 
     Args:
         checkpoint: the checkpoint to translate with. Only scores of it are shown.
+        for_transformers: whether the card is for an export to Hugging Face's `transformers`.
     """
     splits = {"dev": _dev_line(record, checkpoint), "test": record.last("test")}
     splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
@@ -126,7 +136,9 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     recipe = dump_yaml(_recipe(config))
     text = render(
         "card.md",
-        metadata=dump_yaml(_metadata(record, config, scores.get("test"))),
+        metadata=dump_yaml(_metadata(record, config, scores.get("test"), for_transformers)),
+        origin=_origin(record),
+        for_transformers=for_transformers,
         record=record,
         start=record.last("start"),
         config=config,
@@ -144,16 +156,30 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     return visible(text)
 
 
-def _metadata(record: Record, config: Config, test: Scores | None) -> dict[str, Any]:
+def _origin(record: Record) -> dict[str, str]:
+    """Returns the name and the license of the model that a run or an import began with; empty if
+    it began with none, or only with one of the user's own."""
+    line = record.last("origin")
+    return {key: _code(line.get(key)) for key in ("name", "license") if _code(line.get(key))}
+
+
+def _metadata(
+    record: Record, config: Config, test: Scores | None, for_transformers: bool
+) -> dict[str, Any]:
     """Returns what model hubs read. Only what is known is in it."""
     codes = [primary(code) for code in (config.data.source_lang, config.data.target_lang)]
     languages = [code for code in dict.fromkeys(codes) if _LANGUAGE.fullmatch(code)]
     metadata: dict[str, Any] = {"language": languages} if languages else {}
     metadata |= {
-        "library_name": "transformer_mt",
+        "library_name": "transformers" if for_transformers else "transformer_mt",
         "pipeline_tag": "translation",
-        "tags": ["translation", "transformer", "paddlepaddle"],
+        "tags": ["translation", "transformer", "marian" if for_transformers else "paddlepaddle"],
     }
+    origin = _origin(record)
+    if _LICENSE.fullmatch(origin.get("license", "")):
+        metadata["license"] = origin["license"]
+    if _ON_A_HUB.fullmatch(origin.get("name", "")):
+        metadata["base_model"] = origin["name"]
     if test is None:
         return metadata
     values = {

@@ -217,7 +217,7 @@ class RunDirectory(ModelDirectory):
         for leftover in entries(self.checkpoints):
             if _is_temporary(leftover):
                 _delete(leftover)
-        last = dict.fromkeys(("start", "samples", "train", "skipped"), progress.step)
+        last = dict.fromkeys(("origin", "start", "samples", "train", "skipped"), progress.step)
         last["dev"] = progress.validated
         kept = [
             json.dumps(line) + "\n"

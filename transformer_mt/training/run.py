@@ -306,6 +306,11 @@ def _record_start(
         updates_per_epoch=plan.updates_per_epoch,
         total_steps=plan.total_steps,
     )
+    other = config.training.init_from
+    if other is not None and progress.step == 0:
+        for line in ModelDirectory(other).logged():
+            if line.get("kind") == "origin":
+                directory.log(**line)
     if data.dev_split is None:
         return
     sources, references = data.dev_split.text
