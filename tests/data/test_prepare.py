@@ -41,7 +41,7 @@ def config(tmp_path: Path, **sections) -> Config:
     data = {"dev": "dev", "test": "test", **folders, **languages}
     values = {"data": data, "subword": {"vocab_size": 100}, "training": {"max_steps": 1}}
     for section, keys in sections.items():
-        values[section] = {**values[section], **keys}
+        values[section] = {**values.get(section, {}), **keys}
     return Config.model_validate({"model_dir": str(tmp_path / "model"), **values})
 
 
