@@ -6,12 +6,14 @@ import os
 import resource
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+import sentencepiece
 import yaml
 
 from tests.forked import ForkedProcess
@@ -22,6 +24,7 @@ from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
+from transformer_mt.data.vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.model.variants import build_model
@@ -226,6 +229,35 @@ def train_subwords(pairs, vocab_size: int = 200, symbols=(), **options) -> Subwo
     return Subwords.train(lambda: iter(pairs), config, symbols)
 
 
+def marian_subwords(pairs, joint: bool = True, tokens=(">>deu<<", ">>fra<<")) -> Subwords:
+    """Subwords as those of OPUS-MT: SentencePiece's own defaults, and the ids by frequency."""
+    models, lists = [], []
+    for text in zip(*pairs, strict=True):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text),
+            model_writer=model,
+            vocab_size=120,
+            hard_vocab_limit=False,
+            character_coverage=0.995,
+            minloglevel=2,
+        )
+        models.append(model.getvalue())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=models[-1])
+        pieces = (piece for line in text for piece in processor.encode(line, out_type=str))
+        lists.append(Counter(pieces))
+    if joint:
+        lists = [lists[0] + lists[1]]
+    ids = []
+    for counts in lists:
+        own = [piece for piece, count in counts.most_common() if count > 1]
+        all_pieces = ("</s>", "<unk>", *own, *tokens, "<pad>", "<s>")
+        last = len(all_pieces) - 1
+        ids.append(PieceIds(all_pieces, pad=last - 1, unk=1, bos=last, eos=0))
+    sides = zip(models, (ids[0], ids[-1]), strict=True)
+    return Subwords(*(MarianVocabulary(model, own) for model, own in sides))
+
+
 def as_if_trained(model, subwords: Subwords, end: float):
     """The model, with pad, bos and unk as unlikely as training makes them, and eos so likely, by
     `end`, that not all outputs run into their limits. The first dimension of the output decides."""
@@ -239,14 +271,16 @@ def as_if_trained(model, subwords: Subwords, end: float):
     return model
 
 
-def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> RunDirectory:
+def make_model_directory(
+    path: Path, pairs, config: Config, seed: int = 7, subwords: Subwords | None = None
+) -> RunDirectory:
     """A model directory with checkpoints of a model that was never trained.
 
     Its weights are drawn wide, so that it is as sure of what it says as a trained one is: its
     choices are no ties, which the least rounding would turn.
     """
     directory = RunDirectory(path)
-    subwords = Subwords.train(lambda: iter(pairs), config.subword)
+    subwords = subwords or Subwords.train(lambda: iter(pairs), config.subword)
     directory.claim()
     directory.start(config, subwords, [])
     model = wide_model(config, subwords, seed)

@@ -3,6 +3,7 @@
 config.yaml          the resolved config; its last line is its checksum
 format_version       the version of this layout
 subword.model        (or subword.source.model and subword.target.model, or subword.txt)
+subword.json         the ids of an imported model (or subword.source.json and subword.target.json)
 SHA256SUMS           checksums of the subword model
 checkpoints/step_N/  model.safetensors, the state of training, and their checksums
 best                 the checkpoint to translate with: the best one, or an average

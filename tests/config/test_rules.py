@@ -12,6 +12,7 @@ from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.scoring.metrics import METRICS, TOKENIZERS
 from transformer_mt.training.schedule import SCHEDULES
+from transformer_mt.utils.errors import UsageError
 
 VALID = """\
 model_dir: runs/x
@@ -202,3 +203,22 @@ def test_the_rules_know_what_each_schedule_needs(problems, name):
         "training.decay_steps": name in ("linear", "cosine"),
     }
     assert keys == {key for key, is_wrong in expected.items() if is_wrong}
+
+
+def test_what_goes_with_the_subwords_of_another_model(tmp_path):
+    """An imported model keeps such a config; words of a file get symbols only in fine-tuning."""
+
+    def load(text):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(VALID + text)
+        return config_file.load(path)
+
+    for keys in ("user_symbols: [<x>]", "sampling: 0.1", "joint: false"):
+        assert load(f"subword: {{type: marian, {keys}}}\n").subword.type == "marian"
+    load("subword: {type: marian}\ndecoding: {segmentations: 2, segmentation_rate: 0.1}\n")
+    words = "subword: {type: vocabulary, vocabulary: file, user_symbols: [<x>]}\n"
+    with pytest.raises(UsageError, match=r"subword\.user_symbols: .*needs subword\.type"):
+        load(words)
+    started = VALID.replace("max_steps: 10", "max_steps: 10, init_from: other")
+    (tmp_path / "recipe.yaml").write_text(started + words)
+    assert config_file.load(tmp_path / "recipe.yaml").subword.user_symbols == ["<x>"]

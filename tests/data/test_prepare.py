@@ -41,7 +41,7 @@ def config(tmp_path: Path, **sections) -> Config:
     data = {"dev": "dev", "test": "test", **folders, **languages}
     values = {"data": data, "subword": {"vocab_size": 100}, "training": {"max_steps": 1}}
     for section, keys in sections.items():
-        values[section] = {**values[section], **keys}
+        values[section] = {**values.get(section, {}), **keys}
     return Config.model_validate({"model_dir": str(tmp_path / "model"), **values})
 
 
@@ -350,10 +350,22 @@ def test_tags_of_texts_are_no_protected_spans(tmp_path, text):
     assert data.facts["unmatched"]["count"] == 0
 
 
-def test_the_subwords_of_a_model_without_symbols_cannot_protect(tmp_path, text):
-    subwords = prepare(config(tmp_path)).subwords
-    with pytest.raises(UsageError, match=r"data\.protect"):
-        prepare(config(tmp_path, data={"protect": ["tags"]}), subwords)
+def test_the_subwords_of_imported_models_are_not_trained(tmp_path, text):
+    with pytest.raises(UsageError, match=r"subword\.type: marian: .* training\.init_from"):
+        prepare(config(tmp_path, subword={"type": "marian"}))
+
+
+def test_the_dev_set_is_read_as_translations_are(tmp_path, text):
+    """With decoding.tag before each source that has no tag."""
+    symbols = {"user_symbols": ["<de>", "<fr>"]}
+    pairs = [("<fr> one", "eins"), ("two", "zwei")]
+    write(text, "dev", pairs)
+    changes = {"data": {"dev": "dev"}, "subword": symbols}
+    plain = prepare(config(tmp_path, **changes))
+    tagged = prepare(config(tmp_path, **changes, decoding={"tag": "<de>"}))
+    assert text_of(plain.dev, plain.subwords) == pairs
+    assert text_of(tagged.dev, tagged.subwords) == [pairs[0], ("<de> two", "zwei")]
+    assert tagged.train.key == plain.train.key
 
 
 def test_noise_of_typing(tmp_path, text):
@@ -394,5 +406,3 @@ def test_annotated_terms(tmp_path, text, monkeypatch):
         assert all(word in target for word in annotation.findall(new_source))
     symbols = noisy[0].subwords.source.user_symbols
     assert set(symbols) == {"⟦=⟧", "⟦/⟧"}
-    with pytest.raises(UsageError, match=r"data\.annotate_terms"):
-        prepare(config(tmp_path, data=data), plain.subwords)

@@ -55,6 +55,18 @@ def expected(directory):
     return [json.loads(line) for line in output.read_text("utf-8").splitlines()]
 
 
+def test_a_tag_for_all_lines(directory):
+    """The model knows a word of its vocabulary as a tag; a tag that it lacks is refused."""
+    with serving([str(directory)], Limits(), tag="a") as models:
+        (tagged,) = ask(models["model"], ["the dog"])
+    with serving([str(directory)], Limits()) as models:
+        plain, by_hand = ask(models["model"], ["the dog", "a the dog"])
+    assert tagged.text == by_hand.text != plain.text
+    message = r"decoding\.tag: <x>: the model has no such subword"
+    with pytest.raises(UsageError, match=message), serving([str(directory)], Limits(), tag="<x>"):
+        pytest.fail("it was loaded")
+
+
 def ask(model, lines, **options):
     return model.translate(lines, Ticket(), **options)
 

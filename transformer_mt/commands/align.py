@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output="the file for the links (default: the standard output; with --reference, none)",
     )
     # Attention is that of one model.
-    arguments.add_model_choice(parser, ("batch_tokens",), ensemble=False)
+    arguments.add_model_choice(parser, ("tag", "batch_tokens"), ensemble=False)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         target="the translations, one for each line of the source",
         output="the file for the scores (default: the standard output)",
     )
-    arguments.add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))
+    arguments.add_model_choice(
+        parser, ("tag", "length_penalty", "length_penalty_kind", "batch_tokens")
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -33,7 +33,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_mt.commands import arguments
-from transformer_mt.commands.arguments import positive, positive_number
+from transformer_mt.commands.arguments import SETTINGS, positive, positive_number
+from transformer_mt.config.section import one_line
 from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
@@ -114,6 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_engine(group)
     arguments.add_threads(group)
     arguments.add_device(group)
+    group.add_argument("--tag", metavar="X", help=one_line(SETTINGS["tag"].description))
     group = parser.add_argument_group("limits (what is beyond them is refused)")
     for field in fields(Limits):
         unit, meaning = LIMITS[field.name]
@@ -141,6 +143,7 @@ def run(options: argparse.Namespace) -> None:
             engine=options.engine,
             threads=options.threads,
             device=options.device,
+            tag=options.tag,
         ) as models:
             service = Service(models, limits, access, log_text=options.log_text)
             cards = [model.card for model in models.values()]

@@ -84,9 +84,15 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
+def is_symbol(text: str) -> bool:
+    """Returns whether a text can be a subword by itself: it has no space and no control character,
+    and neither U+2581, which SentencePiece writes for a space, nor U+2585, for which it ignores a
+    line."""
+    return bool(text) and text.isprintable() and not set(text) & {" ", "\u2581", "\u2585"}
+
+
 def _symbol(text: str) -> str:
-    # SentencePiece writes U+2581 for a space, and ignores lines with U+2585.
-    if text and text.isprintable() and not set(text) & {" ", "\u2581", "\u2585"}:
+    if is_symbol(text):
         return text
     raise PydanticCustomError("symbol", "expected a word without spaces, such as <bt>")
 

@@ -143,11 +143,11 @@ class DataConfig(Section):
     `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only text is required; see
     docs/data.md.
     weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
-    tag      a word that is put before each source; it must be one of subword.user_symbols, or is
-             added to the subwords of training.init_from
+    tag      a word that is put before each source; it must be one of subword.user_symbols
     reverse  whether source and target change places
     columns  the columns of source and target in a table, JSON Lines or Parquet, as in [en, de]
-    The defaults are a weight of 1, no tag, false, and the usual names of columns."""
+    The defaults are a weight of 1, no tag, false, and the usual names of columns. With
+    training.init_from, tags that the subwords of that model lack are added to them."""
 
     dev: str | None = None
     """The dev set, given like `train`. It decides which checkpoint is the best. With null, pairs of
@@ -228,8 +228,12 @@ class DataConfig(Section):
         )
 
 
+# The names of the special subwords of SentencePiece models.
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+
+
 def _distinct_symbols(symbols: list[str]) -> list[str]:
-    taken = ["<pad>", "<unk>", "<s>", "</s>", *symbols]
+    taken = [*SPECIAL, *symbols]
     if repeated := [symbol for symbol in symbols if taken.count(symbol) > 1]:
         raise PydanticCustomError(
             "symbols", "{symbol} is a subword already", {"symbol": repeated[0]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -187,11 +187,15 @@ def prepare(
         # Its loss needs memory as training does, so very long pairs are left out. All others are
         # used, so that the loss means the same in every run.
         content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
+        tag = config.decoding.tag
+        content += f" {tag}" if tag else ""
         limits_of_dev = Limits(data.max_length)
         of_dev = changes_of(config)
         of_dev = of_dev and replace(of_dev, drop_unmatched=False, input_noise=0.0)
         dev = encoded_corpus(
-            corpus.dev, content, subwords, limits_of_dev, cache, title, changes=of_dev
+            _tagged(corpus.dev, tag, config.tags) if tag else corpus.dev,
+            *(content, subwords, limits_of_dev, cache, title),
+            changes=of_dev,
         )
         _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
@@ -239,6 +243,15 @@ def _annotations(
     terms = json.loads((folder / "terms.json").read_text())
     pairs_of_words = tuple((source, target) for source, target in terms)
     return Annotations(data.annotate_terms, pairs_of_words, languages, tuple(config.tags))
+
+
+def _tagged(pairs: Iterable[Pair], tag: str, known: Iterable[str]) -> Iterator[Pair]:
+    """Yields pairs with a tag before each source that has none of those that are known, as a
+    translation reads it."""
+    own = tuple(f"{other} " for other in known)
+    for source, target in pairs:
+        is_untagged = source.strip() and not source.lstrip().startswith(own)
+        yield (f"{tag} {source}" if is_untagged else source), target
 
 
 def _check_tags(train: Split, subwords: Subwords) -> None:

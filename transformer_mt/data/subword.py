@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import sentencepiece
 
-from transformer_mt.config.text import SubwordConfig
+from transformer_mt.config.section import is_symbol
+from transformer_mt.config.text import SPECIAL, SubwordConfig
 from transformer_mt.data.normalization import RULES, trainer_options
 from transformer_mt.data.vocabulary import (
     MarianVocabulary,
@@ -171,6 +172,39 @@ class Subwords:
 
     def content(self) -> bytes:
         return self.source.content() + b"\0" + self.target.content()
+
+
+def read_symbols(path: Path) -> list[str]:
+    """Reads strings for `subword.user_symbols` from a file with one of them a line. Blank lines are
+    left out.
+
+    Raises:
+        UsageError: there is no such file.
+        UserError: it has no symbol, or a line is none, a special subword or a repetition; the
+            message names all such lines.
+    """
+    found: dict[str, int] = {}
+    problems = []
+    for number, line in enumerate(lines(path), 1):
+        text = line.removeprefix("\ufeff").strip(" \r")
+        if not text:
+            continue
+        if not is_symbol(text):
+            reason = "has a space or another character that no symbol can have"
+        elif text in SPECIAL:
+            reason = "is a special subword already"
+        elif text in found:
+            reason = f"is in line {found[text]} already"
+        else:
+            found[text] = number
+            continue
+        problems.append(f"line {number}: {text!r} {reason}")
+    if problems:
+        listed = "\n  ".join(problems)
+        raise UserError(f"{path}: expected one symbol a line, such as <name>:\n  {listed}")
+    if not found:
+        raise UserError(f"{path}: there is no symbol in it. Give one a line, such as <name>")
+    return list(found)
 
 
 def _load(path: Path, kind: str, read: Callable[[bytes], T]) -> T:

@@ -388,18 +388,15 @@ class LineReader:
         """Warns if a model of several target languages is not told into which of them a line is to
         be translated."""
         tokens = self.subwords.source.language_tokens
-        if (
-            len(tokens) < 2
-            or not own
-            or not set(tokens.values()).isdisjoint(own[0].tags + own[0].ids)
-        ):
+        if len(tokens) < 2 or not own or {*own[0].tags, *own[0].ids} & {*tokens.values()}:
             return
         unknown = re.match(r"\s*(>>\S+?<<)", text)
-        what = f"has {unknown[1]}, which is none" if unknown else "does not begin with one"
+        what = f"{unknown[1]} is none of them" if unknown else "it has none"
+        others = f" and {len(tokens) - 5} more" if len(tokens) > 5 else ""
         self.warn(
-            f"line {line}: the model needs a token of the target language before each line, and "
-            f"this line {what}. Its tokens are {' '.join(tokens)}. Put one before the lines, or "
-            "give it in decoding.tag (--tag)",
+            f"line {line}: the model needs the token of a target language before each line, and "
+            f"{what}. Put {', '.join(islice(tokens, 5))}{others} before the lines, or give one of "
+            "them for all lines in decoding.tag (--tag)",
             "lines have no token of a target language that the model knows",
         )
 

@@ -273,23 +273,26 @@ def serving(
     engine: str | None = None,
     threads: int = 1,
     device: str | None = None,
+    tag: str | None = None,
 ) -> Iterator[dict[str, ServedModel]]:
     """Loads models, and yields them by their names until the end of the block.
 
     Args:
         folders: model directories and exports, each as MODEL_DIR or MODEL_DIR:CHECKPOINT.
         engine, threads, device: as in `registry.find`.
+        tag: takes the place of each model's `decoding.tag`, unless it is None.
 
     Raises:
-        UsageError: there is no such model, or it samples.
+        UsageError: there is no such model, or it does not know the tag.
         UserError: a model can't be loaded.
     """
     specs = []
     for text in folders:
         folder, checkpoint = registry.split_model(text)
         spec = registry.find(folder, engine, checkpoint, (), threads, device)
-        if spec.config.decoding.sampling:
-            spec = registry.with_decoding(spec, {"sampling": False})
+        decoding = spec.config.decoding
+        if decoding.sampling or tag is not None:
+            spec = registry.with_decoding(spec, {"sampling": False, "tag": tag or decoding.tag})
         specs.append((registry.model_name(Path(folder), checkpoint), spec))
     models: dict[str, ServedModel] = {}
     with ExitStack() as stack, progress(total=len(specs), title="loading", unit="models") as bar:

@@ -40,6 +40,8 @@ from transformer_mt.weights import NewRows, take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.
 KEPT_LINE_SECONDS = 60.0
+# The number of new symbols that are listed.
+SHOWN_SYMBOLS = 10
 # The fractional parts of the multiples of the golden ratio are spread evenly over [0, 1), however
 # many of them are taken.
 GOLDEN_RATIO = 0.5 * (1 + 5**0.5)
@@ -141,7 +143,9 @@ class Trainer:
             count = len(list(self.model.named_parameters()))
             say(f"training.init_from: {count - len(random)} of {count} weights are those of {path}")
             if source.parts or target.parts:
-                say(f"  new symbols: {' '.join(dict.fromkeys([*source.pieces, *target.pieces]))}")
+                new = list(dict.fromkeys([*source.pieces, *target.pieces]))
+                more = f" and {len(new) - SHOWN_SYMBOLS} more" if len(new) > SHOWN_SYMBOLS else ""
+                say(f"  new symbols: {' '.join(new[:SHOWN_SYMBOLS])}{more}")
             if random:
                 say(f"  initialised at random: {', '.join(random)}")
 

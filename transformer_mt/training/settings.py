@@ -82,18 +82,19 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
     config = config_file.load(path, overrides, inherit)
     if theirs is not None:
         _report(config, theirs, subword_keys)
-    if given := own or theirs:
-        config = config.model_copy(update={"subword": _kept_subwords(config, given)})
+        config = config.model_copy(update={"subword": _kept_subwords(config, theirs, theirs.tags)})
+    elif own is not None:
+        symbols = own.subword.user_symbols
+        config = config.model_copy(update={"subword": _kept_subwords(config, own, symbols)})
     return config
 
 
-def _kept_subwords(config: Config, given: Config) -> SubwordConfig:
-    """The section `subword` of a recipe that keeps the subwords of another model, `given`, and may
-    add symbols to them."""
-    own, theirs = config.subword, given.subword
-    symbols = list(dict.fromkeys([*theirs.user_symbols, *own.user_symbols]))
-    changes: dict[str, Any] = {"sampling": own.sampling, "user_symbols": symbols}
-    return theirs.model_copy(update=changes)
+def _kept_subwords(config: Config, other: Config, symbols: list[str]) -> SubwordConfig:
+    """The section `subword` of a recipe that keeps the subwords of another model, whose symbols are
+    given, and may add symbols to them."""
+    symbols = list(dict.fromkeys([*symbols, *config.subword.user_symbols]))
+    changes: dict[str, Any] = {"sampling": config.subword.sampling, "user_symbols": symbols}
+    return other.subword.model_copy(update=changes)
 
 
 def _continued(model_dir: object, other: str) -> Config | None:
