@@ -101,7 +101,11 @@ def _config(pretrained: Pretrained, model_dir: Path, languages: list[str]) -> Co
             "target_lang": languages[1],
             "max_length": LONGEST,
         },
-        "subword": {"type": "marian", "joint": subwords.joint},
+        "subword": {
+            "type": "marian",
+            "joint": subwords.joint,
+            "user_symbols": [*subwords.source.language_tokens],
+        },
         "model": pretrained.model.model_dump(),
         "training": {"max_steps": 1},
         # The score of Marian and of `transformers` is the mean log-probability.
