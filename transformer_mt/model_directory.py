@@ -5,6 +5,7 @@ format_version       the version of this layout
 subword.model        (or subword.source.model and subword.target.model, or subword.txt)
 SHA256SUMS           checksums of the subword model
 checkpoints/step_N/  model.safetensors, the state of training, and their checksums
+base/                with adapters, the weights that they are added to; the checkpoints have none
 best                 the checkpoint to translate with: the best one, or an average
 metrics.jsonl        one line per logged step, validation and score
 train.log            what the terminal has shown
@@ -67,7 +68,7 @@ AVERAGE = re.compile(r"average_(?:last|best)_\d+")
 # among it, because nothing reads it and `report` writes it again; nor is the content of export/.
 _OWN = re.compile(
     rf"{re.escape(CONFIG)}|{VERSION}|subword\..*|{CHECKSUMS}|checkpoints|best|{re.escape(LOG)}|"
-    rf"train\.log|{re.escape(DATA_FACTS)}|held_out|dev|visualdl|tensorboard|"
+    rf"train\.log|{re.escape(DATA_FACTS)}|held_out|base|dev|visualdl|tensorboard|"
     rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|"
     rf"{re.escape(SHORTLIST)}|export|\.lock"
 )
