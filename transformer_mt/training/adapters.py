@@ -33,7 +33,6 @@ from transformer_mt.weights import (
     write_tensors,
 )
 
-
 # ---------------------------------------------------------------------------- in a model directory
 
 

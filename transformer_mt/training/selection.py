@@ -15,11 +15,12 @@ from transformer_mt.utils.errors import UsageError
 NEAREST = 5
 
 
-def fitting(pattern: str, names: Iterable[str], key: str) -> list[str]:
+def fitting(pattern: str, names: Iterable[str], key: str, what: str = "weight") -> list[str]:
     """Returns the names that a pattern of the shell fits.
 
     Args:
         key: the key of the recipe that has the pattern, for the message.
+        what: what the message calls a thing of such a name.
 
     Raises:
         UsageError: it fits none; the nearest names are listed.
@@ -30,7 +31,7 @@ def fitting(pattern: str, names: Iterable[str], key: str) -> list[str]:
         bare = pattern.strip("*")
         near = [name for name in known if bare.lower() in name.lower()]
         near = (near or difflib.get_close_matches(bare, known, NEAREST, 0.0))[:NEAREST]
-        raise UsageError(f"{key}: {pattern!r} fits no weight. The nearest names: {', '.join(near)}")
+        raise UsageError(f"{key}: {pattern!r} fits no {what}. The nearest names: {', '.join(near)}")
     return fit
 
 
@@ -55,7 +56,9 @@ def adapt(model: nn.Layer, config: AdapterConfig) -> None:
         UsageError: a pattern fits no linear layer.
     """
     layers, key = linear_layers(model), "adapter.weights"
-    names = [name for pattern in config.weights for name in fitting(pattern, layers, key)]
+    names = [
+        name for pattern in config.weights for name in fitting(pattern, layers, key, "linear layer")
+    ]
     add_adapters(model, dict.fromkeys(names), config.rank, config.scale, config.dropout)
 
 
@@ -71,6 +74,6 @@ def rate_factors(model: nn.Layer, factors: Mapping[str, float]) -> dict[str, flo
     key, trained = "training.learning_rate_factors", trained_parameters(model)
     found: dict[str, float] = {}
     for pattern, factor in factors.items():
-        for name in fitting(pattern, trained, key):
+        for name in fitting(pattern, trained, key, "weight that is trained"):
             found.setdefault(name, factor)
     return dict.fromkeys(trained, 1.0) | found
