@@ -42,6 +42,7 @@ from transformer_mt.utils.console import quoted, visible, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import UNREADABLE, byte_lines, require_distinct
 from transformer_mt.utils.folders import CHECKSUMS, is_sealed, listed, verify
+from transformer_mt.weights import ADAPTERS
 
 if TYPE_CHECKING:
     from transformer_mt.data.shortlist import Shortlist
@@ -237,6 +238,11 @@ class ModelDirectory:
         """
         self.own("checkpoints")
         saved = self.saved_checkpoints()
+        if not saved and (self.path / ADAPTERS).is_file():
+            raise UsageError(
+                f"{self.path} has adapters alone. Add them to the model that they were trained "
+                f"for: python -m transformer_mt import {quoted(self.path)} NEW_DIR --base MODEL_DIR"
+            )
         if not saved:
             raise UsageError(f"{self.path} has no checkpoint yet")
         if name == "last":

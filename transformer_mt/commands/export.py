@@ -34,11 +34,11 @@ from transformer_mt.utils import signals
 from transformer_mt.utils.console import quoted, say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import CHECKSUMS, listed, published, sealed
-from transformer_mt.weights import load_weights, write_pdparams
+from transformer_mt.weights import Adapters, load_weights, write_pdparams
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
-PDPARAMS = "pdparams"
+PDPARAMS, ADAPTER = "pdparams", "adapter"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=(*FORMATS, PDPARAMS),
+        choices=(*FORMATS, PDPARAMS, ADAPTER),
         help="the library that will run the model: Paddle Inference or CTranslate2; or pdparams, "
-        "which is the weights alone as Paddle's own file, for tools that do not read safetensors",
+        "which is the weights alone as Paddle's own file, for tools that do not read safetensors; "
+        "or adapter, which is the adapters alone, for people who have the model that they were "
+        "trained for",
     )
     parser.add_argument(
         "--quantization",
@@ -88,7 +90,12 @@ def run(options: argparse.Namespace) -> None:
         backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
     chosen, output = directory.checkpoint(options.checkpoint), options.output
     require_safe_outputs({"--output": output}, {})
-    if backend is None:
+    adapters = None
+    if options.format == ADAPTER:
+        adapters = Adapters.read(chosen)
+        if adapters is None:
+            raise UsageError(f"{chosen} has no adapters: it was trained without adapter.rank")
+    elif backend is None:
         if output is None:
             directory.own("export").mkdir(exist_ok=True)
             output = directory.own(f"export/{chosen.name}.{PDPARAMS}")
@@ -96,23 +103,28 @@ def run(options: argparse.Namespace) -> None:
         print(output)
         return
     subwords, shortlist = directory.load_subwords(), None
-    if backend.shortlist_file and directory.own(SHORTLIST).is_file():
+    if backend is not None and backend.shortlist_file and directory.own(SHORTLIST).is_file():
         shortlist = directory.load_shortlist(subwords)
     if output is None:
-        name = backend.name + (f"_{quantization}" if quantization else "")
-        output = directory.own(f"export/{name}")
-    backend.require_utf8(output)
+        name = options.format if backend is None else backend.name
+        output = directory.own(f"export/{name}{f'_{quantization}' if quantization else ''}")
+    if backend is not None:
+        backend.require_utf8(output)
     _check_replaceable(output)
+    model = None
+    if backend is not None:
+        from transformer_mt.model.variants import build_model  # Paddle takes seconds to import.
 
-    from transformer_mt.model.variants import build_model  # It imports Paddle, which takes seconds.
-
-    model = build_model(config.model, subwords)
-    load_weights(chosen, model)
+        model = build_model(config.model, subwords)
+        load_weights(chosen, model)
     try:
         with published(output) as folder:
-            # An exception of Python in the middle of Paddle's export can crash it.
-            with signals.held_back():
-                backend.write_model(folder, model, config, subwords, quantization)
+            if adapters is not None:
+                adapters.write(folder)
+            else:
+                # An exception of Python in the middle of Paddle's export can crash it.
+                with signals.held_back():
+                    backend.write_model(folder, model, config, subwords, quantization)
             if shortlist is not None:
                 (folder / backend.shortlist_file).write_text(shortlist.text(subwords), "utf-8")
             subwords.save(folder)
@@ -120,11 +132,15 @@ def run(options: argparse.Namespace) -> None:
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
             (folder / MADE_OF).write_text(named(chosen), "utf-8")
             training = card.of_training(directory.path, chosen.name)
-            (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
+            text = card_of(directory, chosen.name, adapters.base_name if adapters else None)
+            (folder / MODEL_CARD).write_text(text, encoding="utf-8")
             (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
+    if adapters is not None:
+        say(f"exported the adapters of {chosen.name}, without the weights of {adapters.base_name}")
+        return
     say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
 
 

@@ -94,9 +94,12 @@ def _score(line: dict[str, Any]) -> Score | None:
     return Score(score=round(scores.values["bleu"], 2), interval=half)
 
 
-def card_of(directory: ModelDirectory, checkpoint: str) -> str:
+def card_of(directory: ModelDirectory, checkpoint: str, base_name: str | None = None) -> str:
     """Returns the card of a checkpoint: the one in the directory if a person has edited it, and
     otherwise a new one.
+
+    Args:
+        base_name: as in `model_card`.
 
     Raises:
         UserError, UsageError: the directory can't be read.
@@ -105,14 +108,18 @@ def card_of(directory: ModelDirectory, checkpoint: str) -> str:
     if directory.has_edited_card:
         return directory.own(MODEL_CARD).read_bytes().decode("utf-8", errors="replace")
     record = read(directory.path, directory.path.resolve().name)
-    return sealed(model_card(record, directory.load_config(), checkpoint), "<!-- {} -->")
+    card = model_card(record, directory.load_config(), checkpoint, base_name)
+    return sealed(card, "<!-- {} -->")
 
 
-def model_card(record: Record, config: Config, checkpoint: str) -> str:
+def model_card(
+    record: Record, config: Config, checkpoint: str, base_name: str | None = None
+) -> str:
     """Returns the card of a run.
 
     Args:
         checkpoint: the checkpoint to translate with. Only scores of it are shown.
+        base_name: of adapters alone, the name of the model that they were trained for.
     """
     splits = {"dev": _dev_line(record, checkpoint), "test": record.last("test")}
     splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
@@ -126,6 +133,7 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
         start=record.last("start"),
         config=config,
         checkpoint=checkpoint,
+        base_name=base_name,
         parameters=number(record.last("start").get("parameters")),
         scores=scores,
         metrics=METRICS,
