@@ -222,6 +222,9 @@ def _values(annotation: Any, metadata: tuple = ()) -> list[str]:
         return [f"list of {', '.join(_values(arguments[0]))}"]
     if origin is list and _values(arguments[0]) == ["text"]:
         return ["list of texts"]
+    if origin is dict:
+        first, *rest = _values(arguments[1])
+        return [f"mapping of texts to {first}s", *rest]
     if origin is list:
         (length,) = (one.min_length for one in _constraints(metadata) if isinstance(one, MinLen))
         return [f"list of {length} numbers", *_values(arguments[0])[1:]]

@@ -6,6 +6,7 @@ subword.model        (or subword.source.model and subword.target.model, or subwo
 subword.json         the ids of an imported model (or subword.source.json and subword.target.json)
 SHA256SUMS           checksums of the subword model
 checkpoints/step_N/  model.safetensors, the state of training, and their checksums
+base/                with adapters, the weights that they are added to; the checkpoints have none
 best                 the checkpoint to translate with: the best one, or an average
 metrics.jsonl        one line per logged step, validation and score
 train.log            what the terminal has shown
@@ -42,6 +43,7 @@ from transformer_mt.utils.console import quoted, visible, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import UNREADABLE, byte_lines, require_distinct
 from transformer_mt.utils.folders import CHECKSUMS, is_sealed, listed, verify
+from transformer_mt.weights import ADAPTERS
 
 if TYPE_CHECKING:
     from transformer_mt.data.shortlist import Shortlist
@@ -68,7 +70,7 @@ AVERAGE = re.compile(r"average_(?:last|best)_\d+")
 # among it, because nothing reads it and `report` writes it again; nor is the content of export/.
 _OWN = re.compile(
     rf"{re.escape(CONFIG)}|{VERSION}|subword\..*|{CHECKSUMS}|checkpoints|best|{re.escape(LOG)}|"
-    rf"train\.log|{re.escape(DATA_FACTS)}|held_out|dev|visualdl|tensorboard|"
+    rf"train\.log|{re.escape(DATA_FACTS)}|held_out|base|dev|visualdl|tensorboard|"
     rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|"
     rf"{re.escape(SHORTLIST)}|export|\.lock"
 )
@@ -237,6 +239,11 @@ class ModelDirectory:
         """
         self.own("checkpoints")
         saved = self.saved_checkpoints()
+        if not saved and (self.path / ADAPTERS).is_file():
+            raise UsageError(
+                f"{self.path} has adapters alone. Add them to the model that they were trained "
+                f"for: python -m transformer_mt import {quoted(self.path)} NEW_DIR --base MODEL_DIR"
+            )
         if not saved:
             raise UsageError(f"{self.path} has no checkpoint yet")
         if name == "last":

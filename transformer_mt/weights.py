@@ -3,15 +3,21 @@
 They are in files of the safetensors format, https://huggingface.co/docs/safetensors. These hold
 names, shapes and numbers, so reading one cannot run code. (`paddle.save` writes pickles, which can
 run any code.)
+
+A checkpoint of a training of adapters (`transformer_mt.model.adapters`) holds these alone. The
+weights that all of its checkpoints share are in the folder `base` of the model directory. Reading
+such a checkpoint adds them up, so that nothing but training knows that there are adapters.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +25,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from transformer_mt.utils.console import visible
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import write_atomically
-from transformer_mt.utils.folders import verify
+from transformer_mt.utils.folders import checksum_of, verify
 
 if TYPE_CHECKING:
     from paddle import Tensor, nn
@@ -29,6 +36,13 @@ if TYPE_CHECKING:
 # The files of a checkpoint with the weights of the model, and with the tensors of the optimiser.
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+# The files of a checkpoint that has adapters in place of all weights, and the folder in the model
+# directory that has the file WEIGHTS of the model they were trained for.
+ADAPTERS = "adapters.safetensors"
+ADAPTERS_FACTS = "adapters.json"
+BASE = "base"
+# The ends of the names of the two matrices that belong to a weight.
+WEIGHT, A, B = ".weight", ".adapter_a", ".adapter_b"
 
 
 def write_tensors(
@@ -73,15 +87,134 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a checkpoint, or of an export.
+
+    Attributes:
+        scale: the factor of A B, which is alpha / rank.
+        base: the SHA-256 of the file with the weights that they were trained for.
+        base_name: the model directory and the checkpoint that these weights were taken from.
+        arrays: the matrices A, float32 (in, rank), and B, float32 (rank, out), by their names.
+    """
+
+    scale: float
+    base: str
+    base_name: str
+    arrays: dict[str, np.ndarray] = field(repr=False)
+
+    def write(self, folder: Path) -> None:
+        """Writes the two files that `read` reads.
+
+        Raises:
+            OSError: they can't be written.
+        """
+        facts = asdict(self)
+        del facts["arrays"]
+        rank = max(array.shape[1] for name, array in self.arrays.items() if name.endswith(A))
+        facts |= {"rank": rank, "alpha": self.scale * rank}
+        (folder / ADAPTERS_FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        write_tensors(folder / ADAPTERS, self.arrays)
+
+    @classmethod
+    def read(cls, folder: Path) -> Adapters | None:
+        """Reads the adapters of a checkpoint; None if it has all weights instead.
+
+        Raises:
+            UserError: a file is missing or damaged.
+        """
+        if checksum_of(folder, ADAPTERS) is None:
+            return None
+        problem = verify(folder, "adapters.*")
+        if problem is None:
+            try:
+                facts = json.loads((folder / ADAPTERS_FACTS).read_text(encoding="utf-8"))
+                base, base_name = (visible(str(facts[x]))[:100] for x in ("base", "base_name"))
+                scale, arrays = float(facts["scale"]), read_tensors(folder / ADAPTERS)
+                if not math.isfinite(scale):
+                    raise ValueError("its scale is not finite")
+                if any(array.dtype != np.float32 or array.ndim != 2 for array in arrays.values()):
+                    raise ValueError("not all of its tensors are float32 matrices")
+                return cls(scale, base, base_name, arrays)
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                problem = f"{type(error).__name__}: {error}"
+        raise UserError(f"{folder / ADAPTERS}: damaged ({problem}). Use another checkpoint")
+
+    def added_to(self, base: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the weights of a model, float32, with the adapters added to them.
+
+        Raises:
+            ValueError: the adapters do not fit the model.
+        """
+        weights = dict(base)
+        for name, a in self.arrays.items():
+            layer = name.removesuffix(A)
+            if layer == name:
+                continue
+            weight, b = weights.get(layer + WEIGHT), self.arrays.get(layer + B)
+            if weight is None or b is None or (*a.shape[:1], *b.shape[1:]) != weight.shape:
+                raise ValueError(f"{name} fits no weight of the model")
+            weights[layer + WEIGHT] = adapted(weight, a, b, self.scale)
+        return weights
+
+
+def adapted(weight: np.ndarray, a: np.ndarray, b: np.ndarray, scale: float) -> np.ndarray:
+    """Returns W + scale A B in float32, of W (in, out), A (in, rank) and B (rank, out)."""
+    return weight + np.float32(scale) * (a @ b)
+
+
+def base_of(checkpoint: Path, adapters: Adapters) -> Path:
+    """Returns the folder with the weights that the adapters of a checkpoint are added to.
+
+    Raises:
+        UserError: it is missing, or has other weights.
+    """
+    directory = checkpoint.parent.parent
+    base = directory / BASE
+    place = Path(os.path.realpath(base))
+    if not place.is_relative_to(os.path.realpath(directory)):
+        raise UserError(f"{base} is a link to a place outside of the model directory, {place}")
+    if not (base / WEIGHTS).is_file():
+        problem = "it is missing"
+    elif checksum_of(base, WEIGHTS) != adapters.base:
+        problem = "it has the weights of another model"
+    else:
+        return base
+    raise UserError(f"{base / WEIGHTS}: {problem}. {_needed(adapters)}")
+
+
+def _needed(adapters: Adapters) -> str:
+    return (
+        "All checkpoints of this run need this file. Put a copy of it in its place: it has the "
+        f"weights of {adapters.base_name}, and the SHA-256 {adapters.base}"
+    )
+
+
 def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
-    """Reads the weights of a checkpoint as float32 arrays by name.
+    """Reads the weights of a checkpoint as float32 arrays by name. Adapters are added to them.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    path = checkpoint / WEIGHTS
+    adapters = Adapters.read(checkpoint)
+    if adapters is None:
+        return read_file(checkpoint, "Use another checkpoint")
+    weights = read_file(base_of(checkpoint, adapters), _needed(adapters))
+    try:
+        return adapters.added_to(weights)
+    except ValueError as error:
+        raise UserError(f"{checkpoint / ADAPTERS}: damaged ({error})") from None
+
+
+def read_file(folder: Path, advice: str) -> dict[str, np.ndarray]:
+    """Reads the file WEIGHTS of a folder with checksums, float32 arrays by name.
+
+    Raises:
+        UserError: it is missing or damaged; the message ends with `advice`.
+    """
+    path = folder / WEIGHTS
     weights: dict[str, np.ndarray] = {}
-    problem = verify(checkpoint, WEIGHTS)
+    problem = verify(folder, WEIGHTS)
     if problem is None:
         try:
             weights = read_tensors(path)
@@ -90,8 +223,13 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
     if any(weight.dtype != np.float32 for weight in weights.values()):
         problem = "not all of its tensors are float32"
     if problem is not None:
-        raise UserError(f"{path}: damaged ({problem}). Use another checkpoint")
+        raise UserError(f"{path}: damaged ({problem}). {advice}")
     return weights
+
+
+def base_parameters(model: nn.Layer) -> dict[str, Tensor]:
+    """Returns the parameters of a model by their names, without those of its adapters."""
+    return {name: p for name, p in model.named_parameters() if not name.endswith((A, B))}
 
 
 def write_pdparams(checkpoint: Path, output: Path) -> None:
@@ -111,14 +249,20 @@ def write_pdparams(checkpoint: Path, output: Path) -> None:
 
 
 def load_weights(checkpoint: Path, model: nn.Layer) -> None:
-    """Loads a checkpoint into all parameters of a model.
+    """Loads a checkpoint into all parameters of a model. If the model has adapters, they are loaded
+    beside the weights that they were trained for.
 
     Raises:
         UserError: the file is missing or damaged, or does not fit the model. In that case, the
             message lists everything that does not fit, and the model is unchanged.
     """
-    weights = read_weights(checkpoint)
     parameters = dict(model.named_parameters())
+    if len(parameters) == len(base_parameters(model)):
+        weights = read_weights(checkpoint)
+    elif (adapters := Adapters.read(checkpoint)) is not None:
+        weights = read_file(base_of(checkpoint, adapters), _needed(adapters)) | adapters.arrays
+    else:
+        raise UserError(f"{checkpoint} has no adapters")
     problems = _misfits(weights, parameters)
     problems += [f"{name} is not in the model" for name in weights if name not in parameters]
     if problems:
@@ -159,7 +303,8 @@ class NewRows:
 def take_weights(
     checkpoint: Path, model: nn.Layer, source: NewRows | None = None, target: NewRows | None = None
 ) -> list[str]:
-    """Loads a checkpoint into those parameters of a model that it holds in the same shape.
+    """Loads a checkpoint into those parameters of a model that it holds in the same shape. Adapters
+    of the model stay as they are.
 
     Args:
         source, target: the subwords of the model that the checkpoint does not have.
@@ -169,8 +314,7 @@ def take_weights(
     Raises:
         UserError: the file is missing or damaged, or fits no parameter.
     """
-    weights = read_weights(checkpoint)
-    parameters = dict(model.named_parameters())
+    weights, parameters = read_weights(checkpoint), base_parameters(model)
     for name in weights.keys() & parameters.keys():
         new = source if name.startswith("source_embedding.") else target
         if new is not None:

@@ -74,7 +74,7 @@ def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, 
     updater.apply(full_update(4), 1)
     assert tensor_bytes(updater.model.parameters()) == weight_bytes(config, VOCABULARIES)
     assert tensor_bytes(gradients) == weight_bytes(config, VOCABULARIES)
-    values = updater.optimizer.paddles.state_dict().values()
+    values = updater.optimizer.groups[0].optimizer.state_dict().values()
     state = [value for value in values if isinstance(value, paddle.Tensor)]
     state += updater.optimizer.muon.momenta if updater.optimizer.muon else []
     assert tensor_bytes(state) == optimizer_bytes(config, VOCABULARIES)

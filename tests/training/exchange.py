@@ -20,6 +20,7 @@ STEPS = 5
 BUCKET_BYTES = 4000
 RATE = {"learning_rate": 0.01, "warmup_steps": 0, "schedule": "constant"}
 ADAM = {**RATE, "optimizer": "adam", "clip_norm": 0.5}
+SOME = {"freeze": ["encoder.*"], "learning_rate_factors": {"*embedding*": 0.5, "*norm*": 2.0}}
 VARIANTS = {
     "host": ADAM,
     "host, sgd": {**RATE, "optimizer": "sgd"},
@@ -33,6 +34,10 @@ VARIANTS = {
     "device, sgd": {**RATE, "optimizer": "sgd"},
     "device, muon": {**ADAM, "optimizer": "muon", "momentum": 0.8},
     "device, sharded": {**ADAM, "sharding": True},
+    "host, some": {**ADAM, **SOME},
+    "sharded, some": {**ADAM, **SOME, "sharding": True},
+    "device, some": {**ADAM, **SOME},
+    "device, muon, some": {**ADAM, **SOME, "optimizer": "muon"},
     "device, one loss is not finite": ADAM,
 }
 

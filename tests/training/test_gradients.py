@@ -97,7 +97,7 @@ def test_each_process_keeps_its_share_of_the_state(several, alone):
         assert whole / COUNT <= several[variant]["own state"] <= whole / COUNT + padding
 
 
-@pytest.mark.parametrize("kind", ["", ", adamw", ", sgd", ", muon"])
+@pytest.mark.parametrize("kind", ["", ", adamw", ", sgd", ", muon", ", some"])
 def test_the_device_optimizer_is_paddles(alone, kind):
     """Paddle's optimisers, and our own without host reads: weights, and the state for checkpoints.
     (On a CPU, a single process uses Paddle's, with `sharding` too.)"""

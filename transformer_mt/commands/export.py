@@ -20,7 +20,7 @@ from transformer_mt.commands import arguments
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
-from transformer_mt.export.registry import BACKENDS
+from transformer_mt.export.registry import BACKENDS, Backend
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -38,11 +38,11 @@ from transformer_mt.utils import signals
 from transformer_mt.utils.console import quoted, say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import CHECKSUMS, listed, published, sealed
-from transformer_mt.weights import load_weights, read_weights, write_pdparams
+from transformer_mt.weights import Adapters, load_weights, read_weights, write_pdparams
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
-PDPARAMS, HUGGING_FACE = "pdparams", "huggingface"
+PDPARAMS, ADAPTER, HUGGING_FACE = "pdparams", "adapter", "huggingface"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=(*FORMATS, HUGGING_FACE, PDPARAMS),
+        choices=(*FORMATS, HUGGING_FACE, ADAPTER, PDPARAMS),
         help="the library that will run the model: Paddle Inference or CTranslate2, or Hugging "
-        "Face's transformers, as MarianMT; or pdparams, which is the weights alone as Paddle's own "
-        "file, for tools that do not read safetensors",
+        "Face's transformers, as MarianMT; or adapter, which is the adapters alone, for people who "
+        "have the model that they were trained for; or pdparams, which is the weights alone as "
+        "Paddle's own file, for tools that do not read safetensors",
     )
     parser.add_argument(
         "--quantization",
@@ -100,17 +101,31 @@ def run(options: argparse.Namespace) -> None:
         write_pdparams(chosen, output)
         print(output)
         return
+    if output is None:
+        name = options.format if backend is None else backend.name
+        output = directory.own(f"export/{name}{f'_{quantization}' if quantization else ''}")
+    _check_replaceable(output)
+    if options.format == HUGGING_FACE:
+        _export_to_huggingface(directory, config, chosen, output)
+    elif backend is None:
+        _export_adapters(directory, config, chosen, output)
+    else:
+        _export_to_backend(backend, quantization, directory, config, chosen, output)
+
+
+def _export_to_backend(
+    backend: Backend,
+    quantization: str | None,
+    directory: ModelDirectory,
+    config: Config,
+    chosen: Path,
+    output: Path,
+) -> None:
+    """Writes a checkpoint in the format of a backend."""
+    backend.require_utf8(output)
     subwords, shortlist = directory.load_subwords(), None
-    if backend is None:
-        _export_to_huggingface(directory, config, subwords, chosen, output)
-        return
     if backend.shortlist_file and directory.own(SHORTLIST).is_file():
         shortlist = directory.load_shortlist(subwords)
-    if output is None:
-        name = backend.name + (f"_{quantization}" if quantization else "")
-        output = directory.own(f"export/{name}")
-    backend.require_utf8(output)
-    _check_replaceable(output)
 
     from transformer_mt.model.variants import build_model  # It imports Paddle, which takes seconds.
 
@@ -122,28 +137,47 @@ def run(options: argparse.Namespace) -> None:
             backend.write_model(folder, model, config, subwords, quantization)
         if shortlist is not None:
             (folder / backend.shortlist_file).write_text(shortlist.text(subwords), "utf-8")
-        subwords.save(folder)
-        (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
-        (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
-        (folder / MADE_OF).write_text(named(chosen), "utf-8")
-        training = card.of_training(directory.path, chosen.name)
+        _write_own_files(folder, directory, config, subwords, chosen)
         (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
-        (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
     print(output)
     say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
 
 
+def _export_adapters(directory: ModelDirectory, config: Config, chosen: Path, output: Path) -> None:
+    """Writes the adapters of a checkpoint, without the weights that they are added to."""
+    adapters = Adapters.read(chosen)
+    if adapters is None:
+        raise UsageError(f"{chosen} has no adapters: it was trained without adapter.rank")
+    with _writing(output) as folder:
+        adapters.write(folder)
+        _write_own_files(folder, directory, config, directory.load_subwords(), chosen)
+        text = card_of(directory, chosen.name, base_name=adapters.base_name)
+        (folder / MODEL_CARD).write_text(text, encoding="utf-8")
+    print(output)
+    say(f"exported the adapters of {chosen.name}, without the weights of {adapters.base_name}")
+
+
+def _write_own_files(
+    folder: Path, directory: ModelDirectory, config: Config, subwords: Subwords, chosen: Path
+) -> None:
+    """Writes what an export that this program reads has besides the model and its card."""
+    subwords.save(folder)
+    (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
+    (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
+    (folder / MADE_OF).write_text(named(chosen), "utf-8")
+    training = card.of_training(directory.path, chosen.name)
+    (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
+
+
 def _export_to_huggingface(
-    directory: ModelDirectory, config: Config, subwords: Subwords, chosen: Path, output: Path | None
+    directory: ModelDirectory, config: Config, chosen: Path, output: Path
 ) -> None:
     """Writes a checkpoint as a folder of Hugging Face's MarianMT, which holds nothing of ours but
     the name of the checkpoint and the checksums."""
     from transformer_mt.pretrained import huggingface
 
-    output = output or directory.own(f"export/{HUGGING_FACE}")
-    _check_replaceable(output)
     with _writing(output) as folder:
-        huggingface.write(folder, read_weights(chosen), config, subwords)
+        huggingface.write(folder, read_weights(chosen), config, directory.load_subwords())
         (folder / MADE_OF).write_text(named(chosen), "utf-8")
         text = card_of(directory, chosen.name, for_transformers=True)
         (folder / MODEL_CARD).write_text(text, encoding="utf-8")

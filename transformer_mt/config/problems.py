@@ -30,6 +30,8 @@ OTHER_NAMES = {
         ("training.patience", "early_stopping early_stopping_patience"),
         ("training.devices", "gpus n_gpu num_gpus num_processes world_size"),
         ("training.init_from", "load_model pretrained finetune_from_model init_checkpoint"),
+        ("training.freeze", "frozen frozen_layers freeze_layers no_train params_to_freeze"),
+        ("adapter.rank", "lora lora_rank lora_r"),
         ("training.seed", "random_seed manual_seed"),
         ("model.num_layers", "layers n_layers n_layer num_hidden_layers"),
         ("model.num_encoder_layers", "enc_layers encoder_layers"),

@@ -155,6 +155,28 @@ def training_rules(config: Config) -> Problems:
     yield from needs(config, "training.sharding", "training.optimizer", "adam", "adamw", "sgd")
 
 
+def adapter_rules(config: Config) -> Problems:
+    """
+    - `adapter.rank` needs `training.init_from`, and `training.optimizer: adam`, `adamw` or `sgd`.
+    - `adapter.rank` cannot be combined with `training.freeze` or `training.sharding`.
+    - `adapter.alpha` needs `adapter.rank`.
+    """
+    training, option = config.training, "adapter.rank"
+    if config.adapter.alpha is not None and config.adapter.rank is None:
+        yield ("adapter.alpha", option), "needs adapter.rank"
+    if not config.adapter.is_on:
+        return
+    if training.init_from is None:
+        yield (option, "training.init_from"), "needs training.init_from: the model to adapt"
+    if training.freeze:
+        message = "all weights but those of the adapters are frozen; leave out training.freeze"
+        yield (option, "training.freeze"), message
+    reason = "Muon is made for whole matrices"
+    yield from needs(config, option, "training.optimizer", "adam", "adamw", "sgd", reason=reason)
+    reason = "the optimiser's state of adapters is small"
+    yield from needs(config, option, "training.sharding", False, reason=reason)
+
+
 def decoding_rules(config: Config) -> Problems:
     """
     - `decoding.n_best` must be at most `decoding.beam_size`, unless `decoding.sampling` is true.
@@ -285,6 +307,6 @@ def noise_rules(config: Config) -> Problems:
 
 
 RULES = [
-    *(data_rules, subword_rules, model_rules, training_rules, decoding_rules),
+    *(data_rules, subword_rules, model_rules, training_rules, adapter_rules, decoding_rules),
     *(scheduled_sampling_rules, guided_attention_rules, kind_of_model_rules, noise_rules),
 ]

@@ -301,6 +301,17 @@ class TrainingConfig(Section):
     subwords, instead of random weights and new subwords. The keys of `model` that the recipe does
     not give have the values of that model. The optimiser starts from the beginning."""
 
+    freeze: list[NonEmptyText] = Field([])
+    """The weights that keep their values, by patterns of their names, such as
+    `["encoder.*", "*embedding*"]`. An asterisk stands for any characters. (A pattern needs its
+    quotes.) A step is faster and needs less memory, because frozen weights have no gradient and no
+    optimiser state. See docs/training.md."""
+
+    learning_rate_factors: dict[NonEmptyText, Annotated[float, Field(gt=0, le=1000)]] = Field({})
+    """Factors of the learning rate of some weights, by patterns of their names as in `freeze`. With
+    `{"*embedding*": 0.1}`, embeddings change a tenth as fast. If several patterns fit a name, the
+    first one counts."""
+
     seed: NaturalNumber = 1
     """The seed of initialisation, dropout, batches and held-out pairs."""
 
@@ -332,6 +343,33 @@ class Mechanism(Section):
         """Whether training uses it: whether its first key is given."""
         _, value = next(iter(self))
         return value is not None
+
+
+class AdapterConfig(Mechanism):
+    """Adapters, for fine-tuning a large model with little memory: two narrow matrices beside some
+    linear layers are trained, and all weights of the model are kept (LoRA, Hu et al. 2021, arXiv
+    2106.09685). The output of such a layer becomes `x W + b + (alpha / rank) dropout(x) A B`. A
+    checkpoint holds A and B alone, which are a few megabytes. Translation uses the sum
+    `W + (alpha / rank) A B`, so it is as fast as before. See docs/training.md."""
+
+    rank: Annotated[int, Field(gt=0, le=1024)] | None = None
+    """The number of columns of A and of rows of B, such as 8 or 16. null turns adapters off."""
+
+    alpha: PositiveFloat | None = None
+    """The scale of the adapters is `alpha / rank`. null means `2 * rank`."""
+
+    dropout: Probability = 0.0
+    """The dropout on the input of the adapters."""
+
+    weights: Annotated[list[NonEmptyText], Field(min_length=1)] = Field(
+        default=["*query_projection*", "*value_projection*", "*feed_forward*"]
+    )
+    """The linear layers that get adapters, by patterns of the names of their weights."""
+
+    @property
+    def scale(self) -> float:
+        """The factor of A B."""
+        return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
 class ConsistencyConfig(Mechanism):
@@ -490,6 +528,7 @@ class Config(Section):
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     training: TrainingConfig
+    adapter: AdapterConfig = Field(default_factory=AdapterConfig)
     consistency: ConsistencyConfig = Field(default_factory=ConsistencyConfig)
     word_noise: WordNoiseConfig = Field(default_factory=WordNoiseConfig)
     scheduled_sampling: ScheduledSamplingConfig = Field(default_factory=ScheduledSamplingConfig)

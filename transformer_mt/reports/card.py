@@ -97,12 +97,17 @@ def _score(line: dict[str, Any]) -> Score | None:
     return Score(score=round(scores.values["bleu"], 2), interval=half)
 
 
-def card_of(directory: ModelDirectory, checkpoint: str, for_transformers: bool = False) -> str:
+def card_of(
+    directory: ModelDirectory,
+    checkpoint: str,
+    for_transformers: bool = False,
+    base_name: str | None = None,
+) -> str:
     """Returns the card of a checkpoint: the one in the directory if a person has edited it, and
     otherwise a new one.
 
     Args:
-        for_transformers: as in `model_card`.
+        for_transformers, base_name: as in `model_card`.
 
     Raises:
         UserError, UsageError: the directory can't be read.
@@ -112,7 +117,7 @@ def card_of(directory: ModelDirectory, checkpoint: str, for_transformers: bool =
         return directory.own(MODEL_CARD).read_bytes().decode("utf-8", errors="replace")
     record = read(directory.path, directory.path.resolve().name)
     config = directory.load_config()
-    return sealed_card(model_card(record, config, checkpoint, for_transformers))
+    return sealed_card(model_card(record, config, checkpoint, for_transformers, base_name))
 
 
 def sealed_card(text: str) -> str:
@@ -121,13 +126,18 @@ def sealed_card(text: str) -> str:
 
 
 def model_card(
-    record: Record, config: Config, checkpoint: str, for_transformers: bool = False
+    record: Record,
+    config: Config,
+    checkpoint: str,
+    for_transformers: bool = False,
+    base_name: str | None = None,
 ) -> str:
     """Returns the card of a run.
 
     Args:
         checkpoint: the checkpoint to translate with. Only scores of it are shown.
         for_transformers: whether the card is for an export to Hugging Face's `transformers`.
+        base_name: of adapters alone, the name of the model that they were trained for.
     """
     splits = {"dev": _dev_line(record, checkpoint), "test": record.last("test")}
     splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
@@ -143,6 +153,7 @@ def model_card(
         start=record.last("start"),
         config=config,
         checkpoint=checkpoint,
+        base_name=base_name,
         parameters=number(record.last("start").get("parameters")),
         scores=scores,
         metrics=METRICS,

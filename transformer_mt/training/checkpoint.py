@@ -17,6 +17,7 @@ from paddle import nn
 
 from transformer_mt.model.operations import array, is_on_cpu
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.adapters import adapters_of, mean_of
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.progress import Meter, Progress
 from transformer_mt.training.update import Updater
@@ -26,6 +27,7 @@ from transformer_mt.utils.folders import published, verify
 from transformer_mt.weights import (
     OPTIMIZER,
     WEIGHTS,
+    Adapters,
     load_weights,
     read_tensors,
     read_weights,
@@ -95,19 +97,30 @@ class State:
             ) from None
 
 
-def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], state: State) -> None:
-    """Writes the checkpoint `path`.
+def save(
+    path: Path,
+    model: nn.Layer,
+    optimizer_state: dict[str, np.ndarray],
+    state: State,
+    base_name: str = "",
+) -> None:
+    """Writes the checkpoint `path`. Of a model with adapters, it holds these alone.
 
     Args:
         optimizer_state: what the updater's `state` returns, or that of its optimiser alone.
+        base_name: as in `Adapters`.
 
     Raises:
         UserError: it could not be written (a full disk); earlier checkpoints are untouched.
     """
-    # state_dict() lists a tied parameter under each of its names, named_parameters() once.
-    weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
+    adapters = adapters_of(model, path.parent.parent, base_name)
     with _new_checkpoint(path) as folder:
-        write_tensors(folder / WEIGHTS, weights)
+        if adapters is None:
+            # state_dict() lists a tied parameter under each of its names, named_parameters() once.
+            weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
+            write_tensors(folder / WEIGHTS, weights)
+        else:
+            adapters.write(folder)
         write_tensors(folder / OPTIMIZER, optimizer_state)
         state.save(folder)
 
@@ -167,21 +180,34 @@ def average(directory: RunDirectory, kind: str, count: int) -> Path:
     """
     directory.require_inside()
     chosen = _choose(directory, kind, count)
-    sums: dict[str, np.ndarray] = {}
-    for path in chosen:
-        weights = read_weights(path)
-        if sums and sums.keys() != weights.keys():
-            raise UserError(f"{path} has other weights than {chosen[0]}")
-        for name, weight in weights.items():
-            # In float64, so that the mean of equal weights is that weight.
-            sums[name] = sums.get(name, 0.0) + weight.astype(np.float64)
-    means = {name: (total / len(chosen)).astype(np.float32) for name, total in sums.items()}
+    adapters = [own for path in chosen if (own := Adapters.read(path)) is not None]
+    means = {} if adapters else _means(chosen)
     state = replace(State.restore(chosen[-1]), average_of=[path.name for path in chosen])
     path = directory.checkpoints / f"average_{kind}_{count}"
     with _new_checkpoint(path) as folder:
-        write_tensors(folder / WEIGHTS, means)
+        if adapters:
+            mean_of(adapters).write(folder)
+        else:
+            write_tensors(folder / WEIGHTS, means)
         state.save(folder)
     return path
+
+
+def _means(checkpoints: list[Path]) -> dict[str, np.ndarray]:
+    """Returns the mean of each weight over checkpoints.
+
+    Raises:
+        UserError: one of them is damaged.
+    """
+    sums: dict[str, np.ndarray] = {}
+    for path in checkpoints:
+        weights = read_weights(path)
+        if sums and sums.keys() != weights.keys():
+            raise UserError(f"{path} has other weights than {checkpoints[0]}")
+        for name, weight in weights.items():
+            # In float64, so that the mean of equal weights is that weight.
+            sums[name] = sums.get(name, 0.0) + weight.astype(np.float64)
+    return {name: (total / len(checkpoints)).astype(np.float32) for name, total in sums.items()}
 
 
 def _choose(directory: ModelDirectory, kind: str, count: int) -> list[Path]:

@@ -42,6 +42,7 @@ from transformer_mt.utils.files import (
     write_atomically,
 )
 from transformer_mt.utils.folders import CHECKSUMS, sealed, verify, write_checksums
+from transformer_mt.weights import BASE, WEIGHTS
 
 if TYPE_CHECKING:  # A command reports a wrong folder before it imports what takes long.
     from transformer_mt.training.progress import Progress
@@ -54,6 +55,7 @@ EVENT_FILES = {"visualdl": r"vdlrecords\..*", "tensorboard": r"events\.out\.tfev
 # The folders of files that a run writes, and the names of these files.
 _FOLDERS = {
     "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
+    BASE: rf"{CHECKSUMS}|{re.escape(WEIGHTS)}",
     "dev": rf"source|reference|{HYPOTHESIS.pattern}",
     **EVENT_FILES,
 }

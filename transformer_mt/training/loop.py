@@ -36,7 +36,7 @@ from transformer_mt.utils.console import (
     warn,
 )
 from transformer_mt.utils.errors import Interrupted, UserError
-from transformer_mt.weights import NewRows, take_weights
+from transformer_mt.weights import NewRows, base_parameters, take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.
 KEPT_LINE_SECONDS = 60.0
@@ -85,6 +85,7 @@ class Trainer:
         self.plan = plan or Plan.of(config, data)
         self.progress = Progress(self.plan.batches)
         self.directory: RunDirectory | None = None  # set by `run`
+        self.started_from: Path | None = None  # a checkpoint of training.init_from, set by `start`
         self._uncounted: list[_Applied] = []  # the updates whose outcomes have not been read
         self._event_files = EventFiles({}, [])  # set by `run` in the first process
         self._started = time.monotonic()  # when training would have begun if it was never stopped
@@ -136,11 +137,17 @@ class Trainer:
             source = _new_rows(own.source, theirs.source)
             target = _new_rows(own.target, theirs.target)
             random = take_weights(path, self.model, source, target)
+            if random and self.config.adapter.is_on:
+                raise UserError(
+                    "adapter.rank: adapters are trained for a whole model, but some weights are "
+                    f"not those of {path}, and would stay random: {', '.join(random)}"
+                )
+            self.started_from = path
             if self.updater.average is not None:
                 self.updater.average.restart()
             if self.processes.connected:
                 return  # of workers, the parent process has printed the lines below
-            count = len(list(self.model.named_parameters()))
+            count = len(base_parameters(self.model))
             say(f"training.init_from: {count - len(random)} of {count} weights are those of {path}")
             if source.parts or target.parts:
                 new = list(dict.fromkeys([*source.pieces, *target.pieces]))
@@ -399,7 +406,8 @@ class Trainer:
         scaler = {} if scale is None else scale.state()
         state = State(self.progress, scaler, self.data.key, stopped)
         with self.updater.final_weights():
-            checkpoint.save(path, self.model, optimizer_state, state)
+            base_name = Path(self.config.training.init_from or "").name
+            checkpoint.save(path, self.model, optimizer_state, state, base_name)
         if self._stopped_at not in (None, path):
             checkpoint.remove(self._stopped_at)
         self._stopped_at = path if stopped else None

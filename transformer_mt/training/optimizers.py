@@ -9,8 +9,9 @@ and decides everything where the tensors are.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -26,7 +27,9 @@ from transformer_mt.training.parallel import (
     Gradients,
     Processes,
     buckets_of,
+    trained_parameters,
 )
+from transformer_mt.training.selection import rate_factors
 
 
 def make_optimizer(
@@ -41,9 +44,11 @@ def make_optimizer(
 
 
 def _make_muon(config: TrainingConfig, model: nn.Layer, processes: Processes) -> Muon | None:
-    if config.optimizer != "muon":
+    matrices = layer_matrices(model) if config.optimizer == "muon" else {}
+    if not matrices:
         return None
-    return Muon(layer_matrices(model), config.momentum, config.weight_decay, processes)
+    factors = rate_factors(model, config.learning_rate_factors)
+    return Muon(matrices, config.momentum, config.weight_decay, processes, factors)
 
 
 def _without(muon: Muon | None, parameters: list[Tensor]) -> list[Tensor]:
@@ -53,23 +58,38 @@ def _without(muon: Muon | None, parameters: list[Tensor]) -> list[Tensor]:
 
 
 class HostOptimizer:
-    """Paddle's optimiser, for a model on a CPU. With Muon, it is the one of all other weights."""
+    """Paddle's optimisers, for a model on a CPU. With Muon, they are those of all other weights.
+
+    There is one for each factor of the learning rate. (Paddle can update all parameters of an
+    optimiser at once only with the same rate.)
+    """
 
     def __init__(self, config: TrainingConfig, model: nn.Layer, processes: Processes) -> None:
         self.config = config
         self.model = model
         self.muon = _make_muon(config, model, processes)
-        others = _without(self.muon, model.parameters())
-        common = {"learning_rate": 0.0, "parameters": others}
+        self._trained = trained_parameters(model)
+        factors = rate_factors(model, config.learning_rate_factors)
+        others = {id(parameter) for parameter in _without(self.muon, [*self._trained.values()])}
+        groups: dict[float, dict[str, Tensor]] = {}
+        for name, parameter in self._trained.items():
+            if id(parameter) in others:
+                groups.setdefault(factors[name], {})[name] = parameter
+        self.groups = [
+            _Group(factor, self._paddles([*own.values()]), {p.name: n for n, p in own.items()})
+            for factor, own in groups.items()
+        ]
+
+    def _paddles(self, parameters: list[Tensor]) -> paddle.optimizer.Optimizer:
+        config = self.config
+        common = {"learning_rate": 0.0, "parameters": parameters}
         if config.optimizer == "sgd":
-            self.paddles = paddle.optimizer.Momentum(momentum=config.momentum, **common)
-            return
+            return paddle.optimizer.Momentum(momentum=config.momentum, **common)
         common |= {"beta1": config.betas[0], "beta2": config.betas[1], "epsilon": config.epsilon}
         if config.optimizer in ("adam", "muon"):
             # All parameters are updated at once, which takes a third of the time.
-            self.paddles = paddle.optimizer.Adam(use_multi_tensor=True, **common)
-        else:
-            self.paddles = paddle.optimizer.AdamW(weight_decay=config.weight_decay, **common)
+            return paddle.optimizer.Adam(use_multi_tensor=True, **common)
+        return paddle.optimizer.AdamW(weight_decay=config.weight_decay, **common)
 
     def apply(
         self, gradients: Gradients, loss: Tensor, rate: float, scale: LossScale | None = None
@@ -85,7 +105,7 @@ class HostOptimizer:
         Returns: the norm of the whole gradient before clipping, a float64 scalar.
         """
         gradients.sum_in_place()
-        found = [parameter.grad for parameter in self.model.parameters()]
+        found = [parameter.grad for parameter in self._trained.values()]
         squares = [paddle.square(gradient).sum() for gradient in found]
         norm = math.sqrt(float(paddle.stack(squares).sum()))
         if math.isfinite(norm) and math.isfinite(float(loss)):
@@ -94,8 +114,9 @@ class HostOptimizer:
                 with paddle.no_grad():  # otherwise Paddle refuses to write to some of them
                     for gradient in found:
                         gradient.scale_(limit / norm)
-            self.paddles.set_lr(rate)
-            self.paddles.step()
+            for group in self.groups:
+                group.optimizer.set_lr(rate * group.factor)
+                group.optimizer.step()
             if self.muon is not None:
                 gradients_of_matrices = {name: p.grad for name, p in self.muon.matrices.items()}
                 self.muon.update(gradients_of_matrices, rate)
@@ -109,13 +130,14 @@ class HostOptimizer:
         Paddle's own names ("linear_17.w_0_moment1_0") contain a counter of the process, so they
         depend on which other layers were built in it.
         """
-        names = {parameter.name: name for name, parameter in self.model.named_parameters()}
         state = {} if self.muon is None else self.muon.arrays()
-        for key, value in self.paddles.state_dict().items():
-            owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
-            if owner is not None:
-                key = f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"
-            state[key] = operations.array(value)
+        for group in self.groups:
+            names = group.names
+            for key, value in group.optimizer.state_dict().items():
+                owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
+                if owner is not None:
+                    key = f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"
+                state[key] = operations.array(value)
         return state
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
@@ -126,14 +148,29 @@ class HostOptimizer:
         """
         if arrays and self.muon is not None:
             self.muon.load(arrays)
-        names = {name: parameter.name for name, parameter in self.model.named_parameters()}
-        state = {}
+        places = {
+            name: (number, theirs)
+            for number, group in enumerate(self.groups)
+            for theirs, name in group.names.items()
+        }
+        states: list[dict[str, Tensor]] = [{} for _ in self.groups]
         while arrays:  # one by one, so that only one tensor is in memory twice
             key, value = arrays.popitem()
-            name, slash, kind = key.rpartition("/")
+            name, _, kind = key.rpartition("/")
+            number, theirs = places[name]
             # Paddle numbers the tensors of each kind per parameter; there is only number 0.
-            state[f"{names[name]}_{kind}_0" if slash else key] = paddle.to_tensor(value)
-        self.paddles.set_state_dict(state)
+            states[number][f"{theirs}_{kind}_0"] = paddle.to_tensor(value)
+        for group, state in zip(self.groups, states, strict=True):
+            group.optimizer.set_state_dict(state)
+
+
+class _Group(NamedTuple):
+    """Parameters of one learning rate: its factor, Paddle's optimiser of them, and their names in
+    the model by those that Paddle gave them."""
+
+    factor: float
+    optimizer: paddle.optimizer.Optimizer
+    names: dict[str, str]
 
 
 class DeviceOptimizer:
@@ -149,6 +186,7 @@ class DeviceOptimizer:
         self.config = config
         self.model = model
         self.muon = _make_muon(config, model, processes)
+        self._rate_factors = rate_factors(model, config.learning_rate_factors)
         self._kinds = ("velocity",) if config.optimizer == "sgd" else ("moment1", "moment2")
         self._sharing = processes if config.sharding else ALONE
         # Adam's powers of beta, float32 scalars. As in Paddle's checkpoints, these are the powers
@@ -165,9 +203,26 @@ class DeviceOptimizer:
         A process that only starts others never uses it.
         """
         groups = [bucket.parameters for bucket in buckets_of(self.model)]
-        if self.muon is not None:  # one bucket of all other weights
+        if self.muon is not None:  # one bucket of all other weights, if there are any
             groups = [_without(self.muon, [p for group in groups for p in group])]
-        return [DividedBucket(group, self._sharing, self._kinds) for group in groups]
+        return [DividedBucket(group, self._sharing, self._kinds) for group in groups if group]
+
+    @cached_property
+    def _factors(self) -> list[Tensor | float]:
+        """The factor of the learning rate of this process's part of each bucket: a number, or
+        float32 (part,)."""
+        named = trained_parameters(self.model).items()
+        factors = {id(parameter): self._rate_factors[name] for name, parameter in named}
+        result: list[Tensor | float] = []
+        for bucket in self.buckets:
+            own = [factors[id(parameter)] for parameter in bucket.parameters]
+            if len({*own}) == 1:
+                result.append(own[0])
+                continue
+            filled = zip(bucket.parameters, own, strict=True)
+            flat = bucket.flat([paddle.full(p.shape, factor) for p, factor in filled])
+            result.append(bucket.own_part(flat))
+        return result
 
     def apply(
         self, gradients: Gradients, loss: Tensor, rate: float, scale: LossScale | None = None
@@ -193,8 +248,9 @@ class DeviceOptimizer:
             if self.muon is not None:
                 clipped = self._update_matrices(gradients.buckets, clipped, is_finite, rate)
             kept = is_finite.astype("float32")
-            for bucket, gradient in zip(self.buckets, clipped, strict=True):
-                self._update(bucket, bucket.own_part(gradient), kept, rate)
+            parts = zip(self.buckets, clipped, self._factors, strict=True)
+            for bucket, gradient, rate_factor in parts:
+                self._update(bucket, bucket.own_part(gradient), kept, rate_factor * rate)
             for kind, beta in zip(self._powers, self.config.betas, strict=False):
                 self._powers[kind] = self._powers[kind] * (kept * beta + (1.0 - kept))
         return norm.astype("float64")
@@ -234,7 +290,7 @@ class DeviceOptimizer:
     ) -> list[Tensor]:
         """Updates by Muon.
 
-        Returns: the gradient of the one bucket of all other weights.
+        Returns: the gradient of the bucket of all other weights, if there are any.
         """
         gradients = {
             id(parameter): part
@@ -243,10 +299,14 @@ class DeviceOptimizer:
         }
         own = {name: gradients[id(matrix)] for name, matrix in self.muon.matrices.items()}
         self.muon.update(own, rate, is_finite.astype("float32"))
-        (others,) = self.buckets
-        return [others.flat([gradients[id(parameter)] for parameter in others.parameters])]
+        return [
+            bucket.flat([gradients[id(parameter)] for parameter in bucket.parameters])
+            for bucket in self.buckets
+        ]
 
-    def _update(self, bucket: DividedBucket, gradient: Tensor, kept: Tensor, rate: float) -> None:
+    def _update(
+        self, bucket: DividedBucket, gradient: Tensor, kept: Tensor, rate: Tensor | float
+    ) -> None:
         """Updates a bucket by `gradient`, if `kept` is 1. If it is 0, because the gradient was not
         finite, nothing changes; the gradient is 0 then."""
         weights = bucket.own_part(bucket.flat(bucket.parameters))
@@ -283,10 +343,10 @@ _ADAMS_SIZE = 0.2
 
 
 def layer_matrices(model: nn.Layer) -> dict[str, Tensor]:
-    """Returns the weights that Muon updates, by their names: the matrices of the encoder's and the
-    decoder's layers. Embeddings, the output layer and vectors are left to Adam, as its authors
-    do."""
-    named = model.named_parameters()
+    """Returns the weights that Muon updates, by their names: the trained matrices of the encoder's
+    and the decoder's layers. Embeddings, the output layer and vectors are left to Adam, as its
+    authors do."""
+    named = trained_parameters(model).items()
     return {name: p for name, p in named if ".layers." in name and p.ndim == 2}
 
 
@@ -327,6 +387,7 @@ class Muon:
         momentum: the share of the former momentum that stays in each update.
         weight_decay: each update shrinks the matrices by this number times the learning rate.
         processes: all of them call `update`, with the same gradients.
+        factors: those of the learning rate, by the names of the matrices; 1 by default.
 
     Attributes:
         momenta: the momentum of each group of matrices, float32 (count, rows, columns).
@@ -338,8 +399,10 @@ class Muon:
         momentum: float,
         weight_decay: float = 0.0,
         processes: Processes = ALONE,
+        factors: Mapping[str, float] | None = None,
     ) -> None:
         self.matrices = matrices
+        self._factors = dict.fromkeys(matrices, 1.0) | dict(factors or {})
         self._momentum = momentum
         self._weight_decay = weight_decay
         self._processes = processes
@@ -368,13 +431,15 @@ class Muon:
                 directions.append(gradient + self._momentum * momentum)
             # 2. Weight decay.
             if self._weight_decay:
-                for matrix in self.matrices.values():
-                    matrix.scale_(1.0 - kept * rate * self._weight_decay)
+                for name, matrix in self.matrices.items():
+                    own_rate = rate * self._factors[name]
+                    matrix.scale_(1.0 - kept * own_rate * self._weight_decay)
             # 3. The steps are those directions, orthogonalised.
             for names, step in zip(self._groups, self._orthogonalised(directions), strict=True):
                 size = rate * _ADAMS_SIZE * max(step.shape[1:]) ** 0.5
                 for name, change in zip(names, (step * (kept * size)).unbind(), strict=True):
-                    self.matrices[name].subtract_(change)
+                    factor = self._factors[name]
+                    self.matrices[name].subtract_(change if factor == 1.0 else change * factor)
 
     def _orthogonalised(self, groups: list[Tensor]) -> list[Tensor]:
         """Orthogonalises all groups, each of which is computed by one of the processes."""

@@ -191,14 +191,20 @@ class DividedBucket(Bucket):
             paddle.assign(value, output=parameter)
 
 
+def trained_parameters(model: nn.Layer) -> dict[str, Tensor]:
+    """Returns the parameters of a model that are not frozen, by their names."""
+    return {name: p for name, p in model.named_parameters() if not p.stop_gradient}
+
+
 def buckets_of(model: nn.Layer) -> list[Bucket]:
-    """Divides the parameters of a model into buckets of at least BUCKET_BYTES, except for the last.
+    """Divides the trained parameters of a model into buckets of at least BUCKET_BYTES, except for
+    the last.
 
     The last parameters come first, because the backward pass computes their gradients first.
     """
     groups: list[list[Tensor]] = [[]]
     size = 0
-    for parameter in reversed(list(model.parameters())):
+    for parameter in reversed(trained_parameters(model).values()):
         if size >= BUCKET_BYTES:
             groups.append([])
             size = 0
@@ -208,7 +214,7 @@ def buckets_of(model: nn.Layer) -> list[Bucket]:
 
 
 class Gradients:
-    """The gradients of a model, which add up over batches and over processes.
+    """The gradients of a model's trained parameters, which add up over batches and over processes.
 
     The sum of a bucket over the processes starts as soon as the last backward pass of an update has
     completed its gradients, so a GPU sends it while the backward pass goes on (Li et al. 2020,
@@ -221,7 +227,7 @@ class Gradients:
 
     def __init__(self, model: nn.Layer, processes: Processes, precision: str = "float32") -> None:
         self.buckets = buckets_of(model)
-        self._parameters = list(model.parameters())
+        self._parameters = list(trained_parameters(model).values())
         self._processes = processes
         self._precision = precision
         self._sums: list[Tensor] = []  # of the first buckets, in their order

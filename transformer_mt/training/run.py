@@ -21,17 +21,24 @@ from transformer_mt.data.facts import Facts
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.data.shortlist import learn
 from transformer_mt.data.subword import Subwords
+from transformer_mt.model.adapters import adapted_layers
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, SHORTLIST, ModelDirectory, subwords_to_keep
 from transformer_mt.scoring.groups import spread
 from transformer_mt.scoring.metrics import require_tokenizer
 from transformer_mt.training import launch, tune
+from transformer_mt.training.adapters import keep_base
 from transformer_mt.training.advice import advice
 from transformer_mt.training.checkpoint import State, newest_whole
 from transformer_mt.training.event_files import require_packages
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.loop import Trainer, seconds_per_step
-from transformer_mt.training.parallel import Processes, is_one_of_several, own_device
+from transformer_mt.training.parallel import (
+    Processes,
+    is_one_of_several,
+    own_device,
+    trained_parameters,
+)
 from transformer_mt.training.progress import Plan, Progress
 from transformer_mt.training.settings import require_resumable
 from transformer_mt.training.validate import choose_average, score_test
@@ -103,15 +110,24 @@ def _train(
     data = data.with_held_out_in(directory.held_out)
     count = 1 if processes.connected else devices.processes(config.training.devices, used)
     trainer = None
-    # The weights of training.init_from are checked here, even if other processes will train.
-    if count == 1 or (config.training.init_from is not None and resumed is None):
+    # The weights of training.init_from, and the patterns of their names, are checked here, even if
+    # other processes will train.
+    if (
+        count == 1
+        or (config.training.init_from is not None and resumed is None)
+        or config.training.freeze
+        or config.training.learning_rate_factors
+        or config.adapter.is_on
+    ):
         trainer = Trainer(config, data, processes, plan)
         trainer.start(resumed)
-    _report(config, data, plan, say)
+    _report(config, data, plan, say, trainer)
 
     # 2. The directory is made ready, and the model is trained.
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)
+        if config.adapter.is_on:
+            keep_base(directory, trainer.model, trainer.started_from)
     else:
         directory.resume(tune.keep_choice(config, directory), progress, data.held_out_files)
         say(f"going on from {resumed}")
@@ -178,7 +194,7 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
     trainer = Trainer(config, data, Processes(world_size=processes))
     trainer.start()
     # Everything has been read by now, so no error comes after what is printed.
-    _report(config, data, trainer.plan, show)
+    _report(config, data, trainer.plan, show, trainer)
     show(f"\n{config_file.dump(config) if verbose else _changed_settings(config)}\n")
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
@@ -328,12 +344,33 @@ def _parameters(config: Config, data: PreparedData) -> int:
     return sum(part.parameters for part in parts(config.model, sizes))
 
 
-def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[str], None]) -> None:
-    """Outputs what is trained on and what is trained, and warns of what is odd about it."""
+def _trained(trainer: Trainer | None) -> str:
+    """Says how many parameters are trained, if some are frozen."""
+    if trainer is None:
+        return ""
+    trained = trained_parameters(trainer.model)
+    if len(trained) == len(trainer.model.parameters()):
+        return ""
+    what = "of adapters are trained beside them" if adapted_layers(trainer.model) else "are trained"
+    return f"; {sum(p.size for p in trained.values()):,} {what}"
+
+
+def _report(
+    config: Config,
+    data: PreparedData,
+    plan: Plan,
+    output: Callable[[str], None],
+    trainer: Trainer | None,
+) -> None:
+    """Outputs what is trained on and what is trained, and warns of what is odd about it.
+
+    Args:
+        trainer: None if it would tell nothing, because all weights are trained.
+    """
     count, tokens = plan.batches[:2]
     lines = [
         *data.report(),
-        f"model           {_parameters(config, data):,} parameters",
+        f"model           {_parameters(config, data):,} parameters{_trained(trainer)}",
         f"an update       {count} x {tokens:,} padded target tokens; "
         f"{plan.updates_per_epoch:,} per epoch, {plan.total_steps:,} in all",
     ]

@@ -18,10 +18,12 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
+from transformer_mt.model.adapters import merged
 from transformer_mt.model.variants import build_model
 from transformer_mt.training.optimizers import LossScale, make_optimizer
-from transformer_mt.training.parallel import ALONE, Gradients, Processes
+from transformer_mt.training.parallel import ALONE, Gradients, Processes, trained_parameters
 from transformer_mt.training.schedule import learning_rate
+from transformer_mt.training.selection import adapt, freeze
 from transformer_mt.training.terms import make_objective
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UserError, is_out_of_memory
@@ -87,6 +89,9 @@ class Updater:
         # The same weights in every process, whatever was drawn before.
         paddle.seed(training.seed)
         self.model = build_model(sizes, subwords, training.recompute)
+        if config.adapter.is_on:
+            adapt(self.model, config.adapter)
+        freeze(self.model, training.freeze)
         dtype = getattr(paddle, training.precision)
         operations.current.prepare(sizes.d_model // sizes.num_heads, sizes.d_model, dtype)
         self.objective = make_objective(config, self.model, subwords)
@@ -163,9 +168,15 @@ class Updater:
         with operations.current.in_precision(self.config.training.precision):
             return self.objective.losses(batch, step)
 
-    def final_weights(self) -> contextlib.AbstractContextManager:
-        """A block in which the model has the weights that are validated and saved."""
-        return contextlib.nullcontext() if self.average is None else self.average.in_model()
+    @contextmanager
+    def final_weights(self) -> Iterator[None]:
+        """A block in which the model has the weights that are validated and saved. Adapters are
+        added to the weights in it."""
+        with (
+            contextlib.nullcontext() if self.average is None else self.average.in_model(),
+            merged(self.model),
+        ):
+            yield
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns the state of the optimiser, and with training.ema the trained weights. With
@@ -204,7 +215,7 @@ TRAINED = "/trained"
 
 
 class MovingAverage:
-    """An average of the weights after each update, in which older ones count less and less.
+    """An average of the trained weights after each update, in which older ones count less and less.
 
     After update t, the average is d * average + (1 - d) * weights with
     d = min(decay, (1 + t) / (10 + t)), so that the random first weights are soon forgotten.
@@ -212,7 +223,7 @@ class MovingAverage:
 
     def __init__(self, model: nn.Layer, decay: float) -> None:
         self.decay = decay
-        self._parameters = dict(model.named_parameters())
+        self._parameters = trained_parameters(model)
         self.restart()
 
     def restart(self) -> None:

@@ -67,6 +67,11 @@ def listed(folder: Path) -> set[str]:
     return {line[2] for line in _lines(folder) if line}
 
 
+def checksum_of(folder: Path, name: str) -> str | None:
+    """Returns the SHA-256 of a file that SHA256SUMS lists; None if it does not list it."""
+    return next((line[1] for line in _lines(folder) if line and line[2] == name), None)
+
+
 def _lines(folder: Path) -> list[re.Match[str] | None]:
     """Returns the lines of SHA256SUMS: groups 1 and 2 are checksum and name; None: a damaged line.
     There are none if the file is missing or can't be read."""
