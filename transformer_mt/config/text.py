@@ -157,6 +157,16 @@ class DataConfig(Section):
     """The test set, given like `train`. Training ends with its score. With null, pairs of the
     training text are held out for it, as for `dev`."""
 
+    general_dev: NonEmptyText | None = None
+    """For fine-tuning: a dev set of the kind of text that the model `training.init_from` was made
+    for, given like `train`. Each validation measures it too, which shows what the model forgets. It
+    does not decide which checkpoint is the best. null measures nothing."""
+
+    general_test: NonEmptyText | None = None
+    """For fine-tuning: a test set of that kind, given like `train`. At the end, the model before
+    and the model after fine-tuning translate it, and a warning says if it has become worse by more
+    than chance. null translates nothing."""
+
     source_lang: NonEmptyText
     """The source language. It is the ending of the names of its files, such as en."""
 

@@ -116,11 +116,13 @@ class Split:
 
 
 class Corpus(NamedTuple):
-    """The splits that a config names. `dev` and `test` are None if it does not name them."""
+    """The splits that a config names. Each but `train` is None if it does not name it."""
 
     train: Split
     dev: Split | None
     test: Split | None
+    general_dev: Split | None = None
+    general_test: Split | None = None
 
 
 def open_corpus(config: DataConfig) -> Corpus:
@@ -131,7 +133,7 @@ def open_corpus(config: DataConfig) -> Corpus:
         UsageError: a file is missing.
         UserError: the files of a split differ in length, or one can't be downloaded or read.
     """
-    return Corpus(*(_open_split(config, name) for name in ("train", "dev", "test")))
+    return Corpus(*(_open_split(config, name) for name in Corpus._fields))
 
 
 def _open_split(config: DataConfig, name: str) -> Split | None:

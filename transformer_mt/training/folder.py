@@ -64,7 +64,9 @@ _FIRST_FILES = {
 }
 # What a run writes later.
 _LATER_FILES = {
-    *("best", "test.source", "test.reference", "test.hypothesis"),
+    *("best", "test.source", "test.reference", "test.hypothesis", "test.before"),
+    *("general_test.source", "general_test.reference", "general_test.hypothesis"),
+    "general_test.before",
     *(REPORT, MODEL_CARD, TUNING, SHORTLIST),
 }
 # What exists only while this program runs: its lock, its workers' folder, incomplete files.
@@ -218,7 +220,7 @@ class RunDirectory(ModelDirectory):
             if _is_temporary(leftover):
                 _delete(leftover)
         last = dict.fromkeys(("start", "samples", "train", "skipped"), progress.step)
-        last["dev"] = progress.validated
+        last["dev"] = last["general_dev"] = progress.validated
         kept = [
             json.dumps(line) + "\n"
             for line in self.logged()

@@ -29,6 +29,7 @@ MAY_CHANGE = {
     *("training.max_steps", "training.max_epochs", "training.patience", "training.max_skipped"),
     *("training.log_every", "training.validate_every", "training.save_every", "training.log_to"),
     *("training.keep_last", "training.keep_best", "training.average_last"),
+    "training.interpolate",
     *("training.devices", "training.device_tokens", "training.recompute", "training.sharding"),
     "training.gradient_sum_precision",
 }
