@@ -86,7 +86,7 @@ def tell_changes(
     if not (directory.checkpoints / START).is_dir():
         return  # an earlier version of the program has begun this run
     if name == START:
-        say("no validation was better than the model before fine-tuning, which is kept")
+        say("the model before fine-tuning is the best on the dev set, so it stays the one to use")
     metrics = sorted(metrics_of(config), key=lambda key: key != deciding_metric(config))
     rows: list[tuple[str, ...]] = [("", "", "before", "after", "difference", "p")]
     verdicts, is_general_worse = [], False
