@@ -14,7 +14,7 @@ from transformer_mt.scoring.comparison import compare
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.weights import read_weights
 
-NAMES = "anna ben cora dan eva finn greta hugo ida jan".split()
+NAMES = ["anna", "ben", "cora", "dan", "eva", "finn", "greta", "hugo", "ida", "jan"]
 SETS = {"general": 0, "domain": 1}
 SIZES = {"train": 400, "dev": 30, "test": 30}
 TRAINING = {

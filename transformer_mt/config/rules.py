@@ -36,15 +36,19 @@ def data_rules(config: Config) -> Problems:
       its languages (en and de).
     - `data.source_lang` and `data.target_lang` must differ.
     - `data.dataset: wmt14ende` needs `subword.type: vocabulary`.
-    - `data.general_dev` and `data.general_test` need `training.init_from`.
+    - `data.general_dev`, `data.general_test` and general texts in `data.train` need
+      `training.init_from`.
     """
     data, name = config.data, config.data.dataset
     if data.target_lang == data.source_lang:
         yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
-    for key in ("data.general_dev", "data.general_test"):
-        if attrgetter(key)(config) is not None and config.training.init_from is None:
-            message = "needs training.init_from: it shows what fine-tuning does to other text"
-            yield (key, "training.init_from"), message
+    general = {key: getattr(data, key) for key in ("general_dev", "general_test")}
+    general["train"] = any(text.general for text in data.texts)
+    for key, value in general.items():
+        if value and config.training.init_from is None:
+            what = "general text" if key == "train" else "it"
+            message = f"{what} needs training.init_from, the model that was made for such text"
+            yield (f"data.{key}", "training.init_from"), message
     if name == "files":
         if data.root is None:
             message = "data.dataset: files needs the folder that holds the files"

@@ -82,7 +82,7 @@ def facts_of(
     splits = {"train": corpus.train, **held}
     # The name of each text, how many of its pairs are used, and which settings are not the default.
     pairs_of_texts = zip(corpus.train.texts, train.split(corpus.train.line_counts), strict=True)
-    settings = {"weight", "tag", "reverse"}
+    settings = {"weight", "tag", "reverse", "general"}
     return {
         "files": {name: list(map(str, split.named_files)) for name, split in splits.items()},
         "pairs": len(train),

@@ -101,10 +101,23 @@ class PreparedData:
                 return split
             return replace(split, parts=(tuple(folder / path.name for path in split.paths),))
 
-        dev, test = moved(self.dev_split), moved(self.test_split)
-        moved_files = {own.name: list(map(str, own.named_files)) for own in (dev, test) if own}
+        dev, test, general_test = map(
+            moved, (self.dev_split, self.test_split, self.general_test_split)
+        )
+        general_dev = self.general_dev
+        if general_dev is not None:
+            general_dev = general_dev._replace(split=moved(general_dev.split))
+        splits = (dev, test, general_dev and general_dev.split, general_test)
+        moved_files = {own.name: list(map(str, own.named_files)) for own in splits if own}
         files = self.facts["files"] | moved_files
-        return replace(self, dev_split=dev, test_split=test, facts=self.facts | {"files": files})
+        return replace(
+            self,
+            dev_split=dev,
+            test_split=test,
+            general_dev=general_dev,
+            general_test_split=general_test,
+            facts=self.facts | {"files": files},
+        )
 
     def report(self) -> Iterator[str]:
         """Yields lines of text that describe what training reads."""
@@ -114,7 +127,7 @@ class PreparedData:
             for text in facts["texts"]:
                 weight = f", weight {text['weight']:g}" if "weight" in text else ""
                 tag = f", tag {text['tag']}" if "tag" in text else ""
-                reverse = ", reversed" * ("reverse" in text)
+                reverse = ", reversed" * ("reverse" in text) + ", general" * ("general" in text)
                 yield f"  {text['text']:13} {text['pairs']:,}{weight}{tag}{reverse}"
         for reason, dropped in facts["dropped"].items():
             yield f"  left out      {dropped['count']:,}: {reason}"

@@ -53,7 +53,7 @@ KEPT_HYPOTHESES = 5
 EVENT_FILES = {"visualdl": r"vdlrecords\..*", "tensorboard": r"events\.out\.tfevents\..*"}
 # The folders of files that a run writes, and the names of these files.
 _FOLDERS = {
-    "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
+    "held_out": rf"{CHECKSUMS}|(general_)?(dev|test)\.[^.]+",
     "dev": rf"source|reference|{HYPOTHESIS.pattern}",
     **EVENT_FILES,
 }

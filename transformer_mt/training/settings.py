@@ -39,7 +39,12 @@ SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
 LENGTHS_TRAINED_ON = {"decoding.max_length_ratio", "decoding.max_length_extra"}
 
 
-def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False) -> Config:
+def load(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    restart: bool = False,
+    text: str | None = None,
+) -> Config:
     """Reads a config file, with overrides in place of its values.
 
     If it names a model in training.init_from, the keys of `model` that it does not give have the
@@ -48,6 +53,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
     Args:
         restart: whether a run in model_dir is not continued. The values of a run that is continued
             take precedence over those of training.init_from, which may have changed since.
+        text: the content of the file, if it is not written yet.
 
     Raises:
         UsageError: something is wrong with the config, the model training.init_from is missing, or
@@ -79,7 +85,10 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
         # References are scored in the form that the subwords of that model write.
         values["subword"] = {"normalization": given.subword.normalization} | subword
 
-    config = config_file.load(path, overrides, inherit)
+    if text is None:
+        config = config_file.load(path, overrides, inherit)
+    else:
+        config = config_file.parse(text, str(path), overrides, inherit)
     if theirs is not None:
         _report(config, theirs, subword_keys)
     return config

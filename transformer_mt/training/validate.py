@@ -4,6 +4,7 @@ choice between checkpoints and the score of the test set."""
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import paddle
@@ -261,15 +262,21 @@ def score_test(config: Config, split: Split, directory: RunDirectory) -> list[st
 
 
 def scored(
-    config: Config, split: Split, directory: RunDirectory, name: str, confidence: bool = False
+    config: Config,
+    split: Split,
+    directory: RunDirectory,
+    name: str,
+    confidence: bool = False,
+    **decoding: Any,
 ) -> tuple[Scores, list[str]]:
     """Translates a split with the checkpoint of a name; returns the scores and the translations.
 
     Args:
         confidence: whether the scores get confidence intervals.
+        decoding: settings in place of those of the config.
     """
     sources, references = split.text
-    translator = Translator.load(directory.path, name, device=paddle.get_device())
+    translator = Translator.load(directory.path, name, device=paddle.get_device(), **decoding)
     with progress(total=len(sources), title=f"{split.name} set, {name}", unit="lines") as bar:
         hypotheses = translator.translate(sources, bar.update)
     metrics = metrics_of(config)
