@@ -148,9 +148,7 @@ class DataConfig(Section):
     weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
     tag      a word that is put before each source; it must be one of subword.user_symbols
     reverse  whether source and target change places
-    general  for fine-tuning: whether this is text of the kind that the model `training.init_from`
-             was made for, so that `general_dev` and `general_test` are held out of it, and not
-             `dev` and `test`
+    general  for fine-tuning: whether it is text of the kind that the model before was made for
     columns  the columns of source and target in a table, JSON Lines or Parquet, as in [en, de]
     The defaults are a weight of 1, no tag, false, and the usual names of columns."""
 
@@ -166,8 +164,9 @@ class DataConfig(Section):
     general_dev: NonEmptyText | None = None
     """For fine-tuning: a dev set of the kind of text that the model `training.init_from` was made
     for, given like `train`. Each validation measures it too, which shows what the model forgets. It
-    does not decide which checkpoint is the best. With null, pairs of the general texts of `train`
-    are held out for it, as for `dev`, if there are such texts."""
+    does not decide which checkpoint is the best. With null, pairs of those texts of `train` that
+    are general are held out for it, if there are such texts. (`dev` and `test` are held out of the
+    others.)"""
 
     general_test: NonEmptyText | None = None
     """For fine-tuning: a test set of that kind, given like `train`. At the end, the model before
