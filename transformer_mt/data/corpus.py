@@ -245,12 +245,12 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     The files are written to the cache, because there may be no model directory yet; a model
     directory gets a copy.
     """
-    is_general = [text.general for text in corpus.train.texts]
+    has_general = any(text.general for text in corpus.train.texts)
     splits: dict[str, Split] = {}
     texts: set[str] = set()
     for names, general in (("dev", "test"), False), (("general_dev", "general_test"), True):
         missing = [name for name in names if getattr(corpus, name) is None]
-        if missing and config.held_out and general in is_general:
+        if missing and config.held_out and (has_general or not general):
             found = _held_out_of(corpus.train, missing, general, config, seed, cache)
             splits |= found.splits
             texts |= found.texts
