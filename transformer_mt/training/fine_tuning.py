@@ -132,8 +132,8 @@ def tell_changes(
         if not config.training.interpolate:
             ways.append("mix the models before and after (training.interpolate: true)")
         warn(
-            f"the model has become worse on general text by more than chance ({', '.join(lost)}). If "
-            f"it has to translate such text too: {'; '.join(ways)}"
+            f"the model has become worse on general text by more than chance ({', '.join(lost)}). "
+            f"If it has to translate such text too: {'; '.join(ways)}"
         )
 
 
