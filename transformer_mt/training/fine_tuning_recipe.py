@@ -94,7 +94,11 @@ def make_recipe(
         f"{model.d_model}, d_ff {model.d_ff}; its sizes and its subwords stay",
         f"text         {facts['pairs']:,} pairs to train on; {sets}",
         shares or "general text none: the model may forget; --mix PREFIX mixes some in",
-        *([f"new subwords {len(symbols):,}: {', '.join(symbols[:5])} ..."] if symbols else []),
+        *(
+            [f"new subwords {', '.join(symbols[:5])}{', ...' * (len(symbols) > 5)}"]
+            if symbols
+            else []
+        ),
         *([f"protected    {', '.join(values['protect'])}, as before"] if values["protect"] else []),
         f"rate         {values['learning_rate']:g}, constant after {values['warmup_steps']:,} "
         "steps of warm-up: low, so that little is forgotten",
@@ -159,11 +163,10 @@ def _mix_in(draft: FineTuningDraft, general: str | None) -> str:
     Returns a line that says so; empty if there is none."""
     if general is None:
         return ""
-    own = {"text": general, "general": True}
+    own: dict[str, Any] = {"text": general, "weight": 1.0, "general": True}
     draft.values["train"] = [draft.values["train"], own]
     pairs, others = open_corpus(draft.config().data).train.line_counts
-    weight = float(f"{min(1000.0, pairs / others):.3g}")
-    draft.values["train"] = [draft.values["train"][0], {"weight": weight, **own}]
+    weight = own["weight"] = float(f"{min(1000.0, pairs / others):.3g}")
     return (
         f"general text {others:,} pairs with weight {weight:g}: half of each pass, so that little "
         "is forgotten"

@@ -53,7 +53,7 @@ def load(
     Args:
         restart: whether a run in model_dir is not continued. The values of a run that is continued
             take precedence over those of training.init_from, which may have changed since.
-        text: the content of the file, if it is not written yet.
+        text: the content of the file, if it is not written yet. Nothing is listed then.
 
     Raises:
         UsageError: something is wrong with the config, the model training.init_from is missing, or
@@ -89,7 +89,7 @@ def load(
         config = config_file.load(path, overrides, inherit)
     else:
         config = config_file.parse(text, str(path), overrides, inherit)
-    if theirs is not None:
+    if theirs is not None and text is None:
         _report(config, theirs, subword_keys)
     return config
 
