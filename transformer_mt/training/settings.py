@@ -89,8 +89,9 @@ def load(
         config = config_file.load(path, overrides, inherit)
     else:
         config = config_file.parse(text, str(path), overrides, inherit)
-    if theirs is not None and text is None:
-        _report(config, theirs, subword_keys)
+    if theirs is not None:
+        if text is None:
+            _report(config, theirs, subword_keys)
     return config
 
 
