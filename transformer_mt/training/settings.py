@@ -2,7 +2,7 @@
 fine-tunes, and what may not change when a run is resumed."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,7 @@ def load(
     else:
         config = config_file.parse(text, str(path), overrides, inherit)
     if theirs is not None:
-        if text is None:
-            _report(config, theirs, subword_keys)
+        _report(config, theirs, subword_keys, say if text is None else lambda message: None)
     return config
 
 
@@ -106,8 +105,10 @@ def _continued(model_dir: object, other: str) -> Config | None:
     return None
 
 
-def _report(config: Config, theirs: Config, subword_keys: Iterable[str]) -> None:
-    """Lists what the recipe gives and the model training.init_from has otherwise.
+def _report(
+    config: Config, theirs: Config, subword_keys: Iterable[str], output: Callable[[str], None]
+) -> None:
+    """Outputs what the recipe gives and the model training.init_from has otherwise.
 
     Raises:
         UsageError: the width of the model differs.
@@ -127,11 +128,11 @@ def _report(config: Config, theirs: Config, subword_keys: Iterable[str]) -> None
             "Leave them out of the recipe, and the model is that of training.init_from"
         )
     if different:
-        say(f"{subject}: the recipe changes this model:{different}")
+        output(f"{subject}: the recipe changes this model:{different}")
     keys = [key for key, value in theirs.subword if value != getattr(config.subword, key)]
     keys = [key for key in keys if key in subword_keys]
     if kept := _listed("subword", keys, config.subword, theirs.subword):
-        say(f"{subject}: its subwords are used. These keys of the recipe have no effect:{kept}")
+        output(f"{subject}: its subwords are used. These keys of the recipe have no effect:{kept}")
 
 
 def _meant(model: ModelConfig) -> dict[str, Any]:
