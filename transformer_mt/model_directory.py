@@ -7,7 +7,7 @@ subword.json         the ids of an imported model (or subword.source.json and su
 SHA256SUMS           checksums of the subword model
 checkpoints/step_N/  model.safetensors, the state of training, and their checksums
 base/                with adapters, the weights that they are added to; the checkpoints have none
-best                 the checkpoint to translate with: the best one, or an average
+best                 the checkpoint to translate with: the best one, an average, or a mix
 metrics.jsonl        one line per logged step, validation and score
 train.log            what the terminal has shown
 data.json            facts about the training text
@@ -16,6 +16,8 @@ dev/                 the dev set, and its translations at the newest validations
 visualdl/            metrics.jsonl for VisualDL; tensorboard/ for TensorBoard
 test.source          the test set (also test.reference) and its translation at the end of training
 test.hypothesis
+test.before          its translation by the model before fine-tuning
+general_test.*       the same of data.general_test
 report.html          the report of the run
 README.md            the model card
 shortlist.tsv        the likely translations of each source subword; its last line is its checksum
@@ -65,16 +67,19 @@ MADE_OF = "checkpoint"
 STEP = re.compile(r"step_\d+")
 # The translations of the dev set at a validation, in the folder dev.
 HYPOTHESIS = re.compile(r"step_(\d+)\.hypothesis")
-AVERAGE = re.compile(r"average_(?:last|best)_\d+")
+# The names of averages and mixes.
+MADE = re.compile(r"average_(?:last|best)_\d+|mix_\d+")
+# The model before fine-tuning, in the directory of the fine-tuned one.
+START = "step_0"
 # What belongs to a run or to an export besides the files that SHA256SUMS lists. report.html is not
 # among it, because nothing reads it and `report` writes it again; nor is the content of export/.
 _OWN = re.compile(
     rf"{re.escape(CONFIG)}|{VERSION}|subword\..*|{CHECKSUMS}|checkpoints|best|{re.escape(LOG)}|"
     rf"train\.log|{re.escape(DATA_FACTS)}|held_out|base|dev|visualdl|tensorboard|"
-    rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|"
-    rf"{re.escape(SHORTLIST)}|export|\.lock"
+    rf"(?:general_)?test\.(source|reference|hypothesis|before)|{re.escape(MODEL_CARD)}|"
+    rf"{re.escape(TUNING)}|{re.escape(SHORTLIST)}|export|\.lock"
 )
-_CHECKPOINT = rf"{STEP.pattern}|{AVERAGE.pattern}"
+_CHECKPOINT = rf"{STEP.pattern}|{MADE.pattern}"
 _NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({_CHECKPOINT})/{CHECKSUMS}\n")
 
 
@@ -192,6 +197,10 @@ class ModelDirectory:
         names.sort(key=lambda name: int(name.removeprefix("step_")))
         return [self.own(f"checkpoints/{name}") for name in names]
 
+    def trained_checkpoints(self) -> list[Path]:
+        """Returns `saved_checkpoints` without the model before fine-tuning."""
+        return [path for path in self.saved_checkpoints() if path.name != START]
+
     def logged(self) -> Iterator[dict[str, Any]]:
         """Yields the complete lines of metrics.jsonl. The last line is incomplete while a process
         writes it, or if the process was killed then."""
@@ -203,9 +212,9 @@ class ModelDirectory:
                     yield values
 
     def named_checkpoints(self) -> list[Path]:
-        """Returns the checkpoints of steps, and then the averages of them."""
-        averages = [path for path in entries(self.checkpoints) if AVERAGE.fullmatch(path.name)]
-        return [*self.saved_checkpoints(), *averages]
+        """Returns the checkpoints of steps, and then the averages and mixes of them."""
+        made = [path for path in entries(self.checkpoints) if MADE.fullmatch(path.name)]
+        return [*self.saved_checkpoints(), *made]
 
     def best(self) -> Path | None:
         """Returns the checkpoint that `best` names; None if there is no such file.
@@ -230,8 +239,8 @@ class ModelDirectory:
         """Returns a checkpoint by its name.
 
         Args:
-            name: step_N, average_KIND_N, best or last. None is the same as best, which is the last
-                one while no best is known.
+            name: step_N, average_KIND_N, mix_P, best or last. None is the same as best, which is
+                the last one while no best is known.
 
         Raises:
             UsageError: there is no checkpoint of that name.

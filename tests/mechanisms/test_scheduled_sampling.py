@@ -269,6 +269,6 @@ def test_the_share_is_that_of_the_number_of_the_update(tmp_path, subwords, monke
 
     monkeypatch.setattr(perturbation, "true_share", noted)
     take_steps(trainer, 4)
-    dev_loss(trainer.config, trainer.data, trainer.updater)
+    dev_loss(trainer.config, trainer.data.dev, trainer.data.subwords, trainer.updater)
     # An update may have several batches.
     assert [step for step, _ in itertools.groupby(steps)] == [1, 2, 3, 4]

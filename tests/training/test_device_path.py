@@ -139,7 +139,8 @@ def test_a_validation_takes_as_many_lines_as_fit_into_the_memory(make_trainer, m
         return search(self, sentences, settings)
 
     monkeypatch.setattr(PaddleEngine, "search", recorded)
-    arguments = trainer.config, trainer.data, trainer.updater
+    sources = trainer.data.dev_split.text[0]
+    arguments = trainer.config, sources, trainer.data.subwords, trainer.updater
     expected = validate.dev_hypotheses(*arguments)
     on_cpu = len(batches)
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")

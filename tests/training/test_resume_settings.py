@@ -38,7 +38,7 @@ def test_only_what_decides_no_weight_may_change(tmp_path):
                 free.add(f"{section}.{key}")
     places = {"data.root", "data.cache", "subword.vocabulary", "guided_attention.alignments"}
     of_training = """max_steps max_epochs log_every validate_every save_every keep_last keep_best
-        patience average_last max_skipped devices device_tokens recompute log_to
+        patience average_last interpolate max_skipped devices device_tokens recompute log_to
         gradient_sum_precision sharding"""
     of_use = [("decoding", DecodingConfig), ("evaluation", EvaluationConfig)]
     assert free == {

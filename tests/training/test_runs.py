@@ -159,7 +159,7 @@ def test_a_diverging_run_says_so(make_trainer, tmp_path, capsys, losses, warmup,
         trainer.progress.step += 2
         trainer.progress.add(Outcome(loss=10 * trained), Update([], target_tokens=10))
         scores = DevScores(dev, dev, perplexity(dev), scores_of(bleu=0.0), [""] * len(DEV))
-        trainer._record_validation(scores)
+        trainer._record_validation({"dev": scores})
     assert ("training diverges" in capsys.readouterr().err) == says_so
 
 

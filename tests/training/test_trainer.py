@@ -161,7 +161,7 @@ def test_an_epoch_trains_on_every_pair_once(make_trainer):
 def test_the_dev_sets_losses_and_the_perplexity_of_the_unsmoothed_one(make_trainer):
     trainer = make_trainer(dev=True, label_smoothing=0.2)
     take_steps(trainer, 3)
-    nll, loss = dev_loss(trainer.config, trainer.data, trainer.updater)
+    nll, loss = dev_loss(trainer.config, trainer.data.dev, trainer.data.subwords, trainer.updater)
     trainer.model.eval()
     subwords = trainer.data.subwords
     losses = [

@@ -6,6 +6,7 @@ SOURCE is one of these:
   a zip archive of OPUS-MT, or its folder: a model NAME.npz of Marian, decoder.yml, a vocabulary
   *.vocab.yml, source.spm, target.spm
   hf:OWNER/NAME, which is downloaded from the Hugging Face hub (or from HF_ENDPOINT)
+  a folder of adapters that `export --format adapter` has written, with --base
 
 Nothing in these files is run, also not in a pytorch_model.bin. The model directory is like one that
 `train` has written; `new --from MODEL_DIR` writes a recipe that fine-tunes the model.
@@ -14,6 +15,7 @@ examples:
   python -m transformer_mt import hf:Helsinki-NLP/opus-mt-en-de runs/opus
   python -m transformer_mt import opus-2020-02-26.zip runs/opus --source-lang en --target-lang de
   python -m transformer_mt translate runs/opus < in.txt
+  python -m transformer_mt import medical_adapter runs/medical --base runs/opus
 """
 
 from __future__ import annotations
@@ -50,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source_lang=f"the language that it translates from, such as en {said}",
         target_lang=f"the language that it translates into {said}",
     )
+    arguments.add_values(
+        parser,
+        "MODEL_DIR",
+        Path,
+        base="the model that the adapters in SOURCE were trained for",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -62,6 +70,12 @@ def run(options: argparse.Namespace) -> None:
     target = options.model_dir
     if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} is there already. Give another MODEL_DIR")
+    if options.base is not None:
+        from transformer_mt.training.adapters import apply_adapter
+
+        apply_adapter(Path(options.source), options.base, target)
+        print(target)
+        return
     from transformer_mt.pretrained import huggingface, marian
     from transformer_mt.pretrained.sources import open_source
 

@@ -6,10 +6,14 @@ examples:
   python -m transformer_mt new my.yaml --train pairs.tsv --source-lang de --target-lang en \\
       --minutes 30
   python -m transformer_mt new my.yaml --train memory.tmx
+  python -m transformer_mt new my.yaml --from runs/general --train memory.tmx --mix corpus/general
 
 At a terminal, it asks for the text and the languages that are not given. For --train corpus/train,
 the text is in corpus/train.de and corpus/train.en, or in files compressed with gzip, bzip2 or xz.
 The languages of a translation memory, and of other files that name them, need not be given.
+
+--from writes a recipe that fine-tunes a model. Its languages, its subwords and its sizes are those
+of the model.
 """
 
 import argparse
@@ -24,11 +28,12 @@ from typing import Any
 from transformer_mt.commands import arguments
 from transformer_mt.data import pair_files
 from transformer_mt.data.datasets import DATASETS, TSV
+from transformer_mt.data.subword import read_symbols
 from transformer_mt.formats import registry
 from transformer_mt.formats.document import are_of, directions
-from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.model_directory import ModelDirectory, require_safe_outputs
 from transformer_mt.utils.console import quoted, say, show
-from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import ENDINGS, write_atomically
 
 # A name such as train.de or train.zh-CN.gz: the part before the language, and the language.
@@ -39,6 +44,9 @@ _NO_LANGUAGES |= {ending.removeprefix(".") for ending in registry.FORMATS} - {"t
 DEFAULT_MINUTES = 60.0
 # The questions that are asked at a terminal; the others have a default.
 REQUIRED = ("train", "source_lang", "target_lang")
+# The options that need --from, of which those name texts.
+GENERAL = ("mix", "general_dev", "general_test")
+FINE_TUNING = (*GENERAL, "add_symbols")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +80,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name of the recipe)",
     )
     arguments.add_switches(parser, force="replace the recipe if there is one of this name")
+    group = parser.add_argument_group("options for fine-tuning")
+    of_general = "set of general text, to see what is forgotten, given like --train (default: with"
+    help = "the model that is fine-tuned"
+    group.add_argument("--from", metavar="MODEL_DIR", dest="base", help=help)
+    arguments.add_values(
+        group,
+        "PREFIX",
+        mix="general text, of the kind that the model was made for, given like --train; it is half "
+        "of each pass over the text, so that the model forgets little",
+        general_dev=f"a dev {of_general} --mix, pairs of it are held out)",
+        general_test=f"a test {of_general} --mix, pairs of it are held out)",
+    )
+    arguments.add_files(group, add_symbols="new subwords, one on each line of this file")
     arguments.add_device(parser)
 
 
@@ -83,6 +104,10 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not options.force:
         raise UsageError(f"{path} is there already. Give another name, or --force to replace it")
+    if options.base is not None:
+        _set_languages_of(options, options.base)
+    elif given := [name for name in FINE_TUNING if getattr(options, name) is not None]:
+        raise UsageError(f"{', '.join(map(arguments.flag, given))}: for --from MODEL_DIR")
     if options.train is not None:
         set_languages(options)
     if missing := [name for name in REQUIRED if getattr(options, name) is None]:
@@ -90,10 +115,15 @@ def run(options: argparse.Namespace) -> None:
             raise UsageError(f"{', '.join(map(arguments.flag, missing))}: not given{_hint()}")
         _ask_for_text(options)
     place = _place(options)
+    symbols = read_symbols(options.add_symbols) if options.add_symbols else []
     # Paddle takes seconds to import; wrong arguments are reported before that.
-    from transformer_mt.training.recipe import make_recipe
+    from transformer_mt.training import fine_tuning_recipe, recipe
 
-    text, reasons = make_recipe(path, place, options.minutes or DEFAULT_MINUTES, options.device)
+    time = options.minutes or DEFAULT_MINUTES, options.device
+    if options.base is None:
+        text, reasons = recipe.make_recipe(path, place, *time)
+    else:
+        text, reasons = fine_tuning_recipe.make_recipe(path, options.base, place, symbols, *time)
     write_atomically(path, text)
     show(f"\n{path} is written. This is what it says:")
     for line in reasons:
@@ -101,6 +131,20 @@ def run(options: argparse.Namespace) -> None:
     show("\nNext:")
     show(f"  bash scripts/train.sh {quoted(path)} --check   # look at the text and the plan")
     show(f"  bash scripts/train.sh {quoted(path)}   # train")
+
+
+def _set_languages_of(options: argparse.Namespace, base: str) -> None:
+    """Sets the languages that are not given to those of a model.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    try:
+        data = ModelDirectory(base).load_config().data
+    except UserError as error:
+        raise type(error)(f"--from: {error}") from None
+    options.source_lang = options.source_lang or data.source_lang
+    options.target_lang = options.target_lang or data.target_lang
 
 
 def _place(options: argparse.Namespace) -> dict[str, str | None]:
@@ -114,21 +158,22 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
         raise UsageError(f"--target-lang: {languages[1]}: it is also the source language")
     root, train = os.path.split(_prefix(options.train, languages).rstrip("/"))
     root = root or "."
-    names = {"train": train, "dev": None, "test": None}
-    for name in ("dev", "test"):
+    names: dict[str, str | None] = {"train": train}
+    for name in ("dev", "test", *GENERAL):
+        names[name] = None
         if (given := getattr(options, name)) is not None:
             # Another folder is given as seen from that of the training text.
             names[name] = os.path.relpath(_prefix(given, languages), root)
     for name, value in names.items():
         if value is not None:
             try:
-                place = root, name, value, languages
+                place = root, "train" if name == "mix" else name, value, languages
                 own = pair_files.find(*place)
                 files = [own] if own else DATASETS["files"].find(*place).paths
             except UsageError as error:
                 raise UsageError(f"{error}{_hint()}") from None
             for path in files:
-                require_safe_outputs({"RECIPE": options.recipe}, {f"--{name}": path})
+                require_safe_outputs({"RECIPE": options.recipe}, {arguments.flag(name): path})
     sides = {"source_lang": languages[0], "target_lang": languages[1]}
     model_dir = options.model_dir or f"runs/{options.recipe.stem}"
     return {"model_dir": model_dir, "root": root, **names, **sides}

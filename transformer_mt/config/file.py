@@ -4,6 +4,7 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 """
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -346,22 +347,30 @@ _Dumper.add_representer(str, _represent_text)
 # ---- The recipe of the command `new` ----
 
 
-def recipe_text(values: dict[str, Any], vocabulary_sizes: dict[str, int], file: str) -> str:
+def recipe_text(template: str, values: dict[str, Any], blocks: dict[str, str], file: str) -> str:
     """Returns a recipe for text files, whose comments explain every line.
 
     Args:
-        values: a value for each name in recipe.yaml.
-        vocabulary_sizes: the keys of the section `subword` that set the size of a vocabulary, and
-            their values.
+        template: recipe.yaml, or fine_tuning.yaml.
+        values: a value for each name in the template.
+        blocks: whole lines in place of a name.
         file: the name of the recipe, as it is typed at a shell.
     """
-    template = Template(Path(__file__).with_name("recipe.yaml").read_text(encoding="utf-8"))
-    sizes = "\n".join(f"  {key}: {size}" for key, size in vocabulary_sizes.items())
-
-    def on_a_line(value: Any) -> str:
-        if isinstance(value, list):
-            return f"[{', '.join(map(on_a_line, value))}]"
-        return dump_yaml({"": value}).partition(": ")[2].rstrip("\n")
-
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     shown = {key: on_a_line(value) for key, value in values.items()}
-    return template.substitute(shown, vocabulary=sizes, file=file)
+    return Template(text).substitute(shown, **blocks, file=file)
+
+
+def on_a_line(value: Any) -> str:
+    """Returns a value as YAML without a line end."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_a_list, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_in_a_list(own)}' for key, own in value.items())}}}"
+    return dump_yaml({"": value}).partition(": ")[2].rstrip("\n")
+
+
+def _in_a_list(value: Any) -> str:
+    # YAML takes these characters for the end of an item. A string of JSON is one of YAML.
+    is_split = isinstance(value, str) and not {*",[]{}"}.isdisjoint(value)
+    return json.dumps(value, ensure_ascii=False) if is_split else on_a_line(value)

@@ -32,13 +32,23 @@ def data_rules(config: Config) -> Problems:
     """
     - `data.dataset: files` needs `data.root`.
     - With another dataset, `data.train`, `data.dev` and `data.test` must be splits of it (train,
-      dev or test), and the languages must be its languages (en and de).
+      dev or test), as must `data.general_dev` and `data.general_test`, and the languages must be
+      its languages (en and de).
     - `data.source_lang` and `data.target_lang` must differ.
     - `data.dataset: wmt14ende` needs `subword.type: vocabulary`.
+    - `data.general_dev`, `data.general_test` and general texts in `data.train` need
+      `training.init_from`.
     """
     data, name = config.data, config.data.dataset
     if data.target_lang == data.source_lang:
         yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
+    general = {key: getattr(data, key) for key in ("general_dev", "general_test")}
+    general["train"] = any(text.general for text in data.texts)
+    for key, value in general.items():
+        if value and config.training.init_from is None:
+            what = "general text" if key == "train" else "it"
+            message = f"{what} needs training.init_from, the model that was made for such text"
+            yield (f"data.{key}", "training.init_from"), message
     if name == "files":
         if data.root is None:
             message = "data.dataset: files needs the folder that holds the files"
@@ -47,7 +57,8 @@ def data_rules(config: Config) -> Problems:
     if name == "wmt14ende":
         reason = "its text has BPE applied"
         yield from needs(config, "data.dataset", "subword.type", "vocabulary", reason=reason)
-    texts = {"train": [text.text for text in data.texts], "dev": [data.dev], "test": [data.test]}
+    texts = {key: [getattr(data, key)] for key in ("dev", "test", "general_dev", "general_test")}
+    texts["train"] = [text.text for text in data.texts]
     languages = {key: [getattr(data, key)] for key in ("source_lang", "target_lang")}
     for values, known in ((texts, (*SPLITS, None)), (languages, LANGUAGES)):
         for key, given in values.items():
@@ -127,6 +138,7 @@ def training_rules(config: Config) -> Problems:
     - `training.schedule: linear` and `cosine` need `training.decay_steps`, which must be more than
       `training.warmup_steps`; the others do not use it.
     - `training.average_last` must be at most `training.keep_last`.
+    - `training.interpolate` needs `training.init_from`.
     - `training.weight_decay` needs `training.optimizer: adamw` or `muon`.
     - `training.optimizer: muon` can't be used with `training.sharding`.
     """
@@ -151,6 +163,9 @@ def training_rules(config: Config) -> Problems:
     if (training.average_last or 0) > training.keep_last:
         message = f"is more than training.keep_last ({training.keep_last})"
         yield ("training.average_last", "training.keep_last"), message
+    if training.interpolate and training.init_from is None:
+        message = "needs training.init_from: it mixes the weights of the model before and after"
+        yield ("training.interpolate", "training.init_from"), message
     yield from needs(config, "training.weight_decay", "training.optimizer", "adamw", "muon")
     yield from needs(config, "training.sharding", "training.optimizer", "adam", "adamw", "sgd")
 

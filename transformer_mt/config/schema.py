@@ -260,6 +260,13 @@ class TrainingConfig(Section):
     score and translation use the average, or the best checkpoint if that is better on the dev set
     by more than chance. null means that they use the best checkpoint."""
 
+    interpolate: bool = False
+    """Whether fine-tuning ends with mixes of the weights of the model `init_from` and of the
+    trained one, from 20 % to 80 % of the latter (Wortsman et al. 2022, arXiv 2109.01903, section
+    3). Translation uses the best of them on the dev set, or with `data.general_dev`, the one with
+    the best mean of the scores of both sets. Such a mix often keeps most of what fine-tuning has
+    gained and loses little of what the model could do before."""
+
     ema: Annotated[Decay, Field(gt=0)] | None = None
     """The decay of the exponential moving average of the weights, such as 0.999. Validation,
     checkpoints and translation then use the average instead of the weights of the last update. null
@@ -299,7 +306,9 @@ class TrainingConfig(Section):
     init_from: NonEmptyText | None = None
     """The directory of another model, for fine-tuning. Training starts with its weights and its
     subwords, instead of random weights and new subwords. The keys of `model` that the recipe does
-    not give have the values of that model. The optimiser starts from the beginning."""
+    not give have the values of that model. The optimiser starts from the beginning. The first
+    validation comes before the first step, and the checkpoint step_0 is kept. At the end, its
+    translations of the test set are compared with those of the trained model."""
 
     freeze: list[NonEmptyText] = Field([])
     """The weights that keep their values, by patterns of their names, such as

@@ -36,6 +36,9 @@ class TrainingText(Section):
     reverse: bool = False
     """Whether source and target change places (Ding et al. 2021, arXiv 2109.07780)."""
 
+    general: bool = False
+    """Whether this is text of the kind that the model before fine-tuning was made for."""
+
     columns: Annotated[list[NonEmptyText], Field(min_length=2, max_length=2)] | None = None
     """The columns, or fields, of the source and the target in a table, JSON Lines or Parquet."""
 
@@ -145,6 +148,7 @@ class DataConfig(Section):
     weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
     tag      a word that is put before each source; it must be one of subword.user_symbols
     reverse  whether source and target change places
+    general  for fine-tuning: whether it is text of the kind that the model before was made for
     columns  the columns of source and target in a table, JSON Lines or Parquet, as in [en, de]
     The defaults are a weight of 1, no tag, false, and the usual names of columns. With
     training.init_from, tags that the subwords of that model lack are added to them."""
@@ -158,6 +162,18 @@ class DataConfig(Section):
     """The test set, given like `train`. Training ends with its score. With null, pairs of the
     training text are held out for it, as for `dev`."""
 
+    general_dev: NonEmptyText | None = None
+    """For fine-tuning: a dev set of the kind of text that the model `training.init_from` was made
+    for, given like `train`. Each validation measures it too, which shows what the model forgets. It
+    does not decide which checkpoint is the best. With null, pairs of those texts of `train` that
+    are general are held out for it, if there are such texts. (`dev` and `test` are held out of the
+    others.)"""
+
+    general_test: NonEmptyText | None = None
+    """For fine-tuning: a test set of that kind, given like `train`. At the end, the model before
+    and the model after fine-tuning translate it, and a warning says if it has become worse by more
+    than chance. With null, pairs are held out for it, as for `general_dev`."""
+
     source_lang: NonEmptyText
     """The source language. It is the ending of the names of its files, such as en."""
 
@@ -165,9 +181,10 @@ class DataConfig(Section):
     """The target language. It is the ending of the names of its files, such as de."""
 
     held_out: NaturalNumber = 1000
-    """The number of pairs that are held out for the dev set if `dev` is null, and for the test set
-    if `test` is null. At most a tenth of all pairs is held out for each, and fewer if otherwise
-    much text would be lost, because its sentences are in several pairs. 0 holds out nothing."""
+    """The number of pairs that are held out for the dev set if `dev` is null, for the test set if
+    `test` is null, and for each of the general sets likewise. At most a tenth of all pairs is held
+    out for each, and fewer if otherwise much text would be lost, because its sentences are in
+    several pairs. 0 holds out nothing."""
 
     max_length: PositiveInt = 256
     """The length of the longest sentence, in subwords. Training and the loss of the dev set leave

@@ -116,11 +116,13 @@ class Split:
 
 
 class Corpus(NamedTuple):
-    """The splits that a config names. `dev` and `test` are None if it does not name them."""
+    """The splits that a config names. Each but `train` is None if it does not name it."""
 
     train: Split
     dev: Split | None
     test: Split | None
+    general_dev: Split | None = None
+    general_test: Split | None = None
 
 
 def open_corpus(config: DataConfig) -> Corpus:
@@ -131,7 +133,7 @@ def open_corpus(config: DataConfig) -> Corpus:
         UsageError: a file is missing.
         UserError: the files of a split differ in length, or one can't be downloaded or read.
     """
-    return Corpus(*(_open_split(config, name) for name in ("train", "dev", "test")))
+    return Corpus(*(_open_split(config, name) for name in Corpus._fields))
 
 
 def _open_split(config: DataConfig, name: str) -> Split | None:
@@ -230,7 +232,8 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> HeldOut:
-    """Draws the dev and test pairs that the config does not name, or finds them in the cache.
+    """Draws the dev and test pairs that the config does not name, or finds them in the cache. Pairs
+    of general texts are drawn for the general sets alone, and other pairs for the others.
 
     At most a tenth of the pairs is taken for each split. No pair is taken from a text with a tag or
     from a reversed text, because such text is not what the model will translate. Training must
@@ -242,16 +245,32 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     The files are written to the cache, because there may be no model directory yet; a model
     directory gets a copy.
     """
-    names = [name for name in ("dev", "test") if getattr(corpus, name) is None]
-    if not names or not config.held_out:
-        return HeldOut({}, frozenset())
+    has_general = any(text.general for text in corpus.train.texts)
+    splits: dict[str, Split] = {}
+    texts: set[str] = set()
+    for names, general in (("dev", "test"), False), (("general_dev", "general_test"), True):
+        missing = [name for name in names if getattr(corpus, name) is None]
+        if missing and config.held_out and (has_general or not general):
+            found = _held_out_of(corpus.train, missing, general, config, seed, cache)
+            splits |= found.splits
+            texts |= found.texts
+    return HeldOut(splits, frozenset(texts))
+
+
+def _held_out_of(
+    split: Split, names: list[str], general: bool, config: DataConfig, seed: int, cache: Path
+) -> HeldOut:
+    """Draws the pairs of the sets `names` out of the general texts or out of the others, or finds
+    them in the cache."""
     languages = config.source_lang, config.target_lang
     limits = config.held_out, config.max_length, config.drop_duplicates
-    key = entry_name(FORMAT, corpus.train.content(), names, *limits, seed)
+    is_general = [text.general for text in split.texts]
+    of = is_general if any(is_general) else []
+    key = entry_name(FORMAT, split.content(), names, *limits, seed, *of)
     folder = cache / f"held_out-{key}"
 
     def make(temporary: Path) -> None:
-        drawn, labels = _draw(corpus.train, names, config, seed)
+        drawn, labels = _draw(split, names, general, config, seed)
         for name, pairs in drawn.items():
             for side, lang in enumerate(languages):
                 text = "".join(as_line(pair[side]) for pair in pairs)
@@ -266,19 +285,19 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
         )
     splits: dict[str, Split] = {}
     texts: set[str] = set()
+    what = "the general texts" if general else "the training text"
     for name in names:
         paths = tuple(folder / f"{name}.{lang}" for lang in languages)
-        split = Split(name, (paths,), "files", *languages)
-        if not split.line_count:
+        held = Split(name, (paths,), "files", *languages)
+        if not held.line_count:
             say(
-                f"data.{name} is not given, and no pair can be held out of the training text: it "
+                f"data.{name} is not given, and no pair can be held out of {what}: it "
                 "is too small, or its sentences are in too many of its pairs"
             )
             continue
-        pairs = f"{split.line_count:,} pairs"
-        say(f"data.{name} is not given: {pairs} are held out of the training text")
-        splits[name] = split
-        for pair in split.pairs():
+        say(f"data.{name} is not given: {held.line_count:,} pairs are held out of {what}")
+        splits[name] = held
+        for pair in held.pairs():
             texts.update(pair[:1] if labels else pair)
     return HeldOut(splits, frozenset(texts))
 
@@ -290,16 +309,20 @@ def with_tags(texts: frozenset[str], split: Split) -> frozenset[str]:
 
 
 def _draw(
-    split: Split, names: list[str], config: DataConfig, seed: int
+    split: Split, names: list[str], general: bool, config: DataConfig, seed: int
 ) -> tuple[dict[str, list[Pair]], int]:
     """Draws at most `config.held_out` pairs for each name, without replacement. Pairs that share
     text with others are drawn only as long as at most a tenth of the text leaves training; texts
     with a tag and reversed texts, which are often copies, do not count.
 
+    Args:
+        general: whether they are drawn out of the general texts, and only these count; or only the
+            others.
+
     Returns: the pairs, and the number of different targets if they are labels, or 0.
     """
-    # Of each pair that could be trained on: its line, the hash of each side, whether its text is
-    # plain, and whether it may be drawn. So a pair takes 26 bytes.
+    # Of each pair that could be trained on: its line, the hash of each side, whether its text
+    # counts, and whether it may be drawn. So a pair takes 26 bytes.
     numbers, sources, targets = array("q"), array("q"), array("q")
     plain, drawable = array("b"), array("b")
     reason_to_drop = training_filter(frozenset(), config.drop_duplicates)
@@ -310,8 +333,9 @@ def _draw(
             targets.append(_hash(target))
             # Pairs with more words than this surely have too many subwords.
             is_short = max(len(source.split()), len(target.split())) <= config.max_length
-            plain.append(text.is_plain)
-            drawable.append(text.is_plain and is_short)
+            is_own = text.is_plain and text.general == general
+            plain.append(is_own)
+            drawable.append(is_own and is_short)
     sides = np.array(sources), np.array(targets)
     labels = len(np.unique(sides[1]))
     if labels > len(numbers) * LABELS:

@@ -71,7 +71,7 @@ def facts_of(
         train: the encoded training text.
         limits, reason_to_drop, changes: what it was encoded with.
     """
-    held = {name: split for name in ("dev", "test") if (split := getattr(corpus, name))}
+    held = {name: split for name in corpus._fields[1:] if (split := getattr(corpus, name))}
     contents = {name: split.content() for name, split in held.items()}
 
     def make(folder: Path) -> None:
@@ -83,7 +83,7 @@ def facts_of(
     splits = {"train": corpus.train, **held}
     # The name of each text, how many of its pairs are used, and which settings are not the default.
     pairs_of_texts = zip(corpus.train.texts, train.split(corpus.train.line_counts), strict=True)
-    settings = {"weight", "tag", "reverse"}
+    settings = {"weight", "tag", "reverse", "general"}
     return {
         "files": {name: list(map(str, split.named_files)) for name, split in splits.items()},
         "pairs": len(train),
@@ -92,7 +92,8 @@ def facts_of(
             | text.model_dump(include=settings, exclude_defaults=True)
             for text, pairs in pairs_of_texts
         ],
-        **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
+        **{"dev": 0, "test": 0},
+        **{name: split.line_count for name, split in held.items()},
         **facts,
     }
 
@@ -178,7 +179,10 @@ def _read(
         **{name: side.facts(width, occurrences[name]) for name, side in sides.items()},
         "unknown": sum(int(side.occurrences[side.vocabulary.unk]) for side in sides.values()),
         "unknown_text": unknown,
-        "overlap": {name: _overlap(pairs_of.get(name, []), found) for name in ("dev", "test")},
+        "overlap": {
+            name: _overlap(pairs_of.get(name, []), found)
+            for name in dict.fromkeys(["dev", "test", *held])
+        },
         "copies": {"count": copies, "examples": _shortened(first_copies)},
         "unmatched": {"count": unmatched, "examples": _shortened(first_unmatched)},
         "length_ratio": _length_ratio(train),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import Alignments, encoded_alignments
@@ -42,6 +43,14 @@ FORMAT = 2
 ALL_UNKNOWN = 0.95
 
 
+class DevSet(NamedTuple):
+    """A text that validations measure: its encoded pairs for the loss, and its lines to
+    translate."""
+
+    encoded: EncodedCorpus
+    split: Split
+
+
 @dataclass(frozen=True)
 class PreparedData:
     """Everything that training and scoring read.
@@ -52,6 +61,8 @@ class PreparedData:
         alignments: None if none were asked for.
         facts: what `data.facts.facts_of` returns.
         texts: how many pairs each training text has, and how often they are read.
+        general_dev: the text of data.general_dev.
+        general_test_split: that of data.general_test.
     """
 
     subwords: Subwords
@@ -63,6 +74,17 @@ class PreparedData:
     alignments: Alignments | None = None
     facts: Facts = field(default_factory=dict)
     texts: tuple[WeightedText, ...] = ()
+    general_dev: DevSet | None = None
+    general_test_split: Split | None = None
+
+    @property
+    def dev_sets(self) -> dict[str, DevSet]:
+        """What validations measure, by the kind of their lines in metrics.jsonl. The first one, the
+        dev set, decides which checkpoint is the best; without it, nothing is validated."""
+        if self.dev is None or self.dev_split is None:
+            return {}
+        general = {} if self.general_dev is None else {"general_dev": self.general_dev}
+        return {"dev": DevSet(self.dev, self.dev_split), **general}
 
     @property
     def key(self) -> str:
@@ -78,10 +100,23 @@ class PreparedData:
                 return split
             return replace(split, parts=(tuple(folder / path.name for path in split.paths),))
 
-        dev, test = moved(self.dev_split), moved(self.test_split)
-        moved_files = {own.name: list(map(str, own.named_files)) for own in (dev, test) if own}
+        dev, test, general_test = map(
+            moved, (self.dev_split, self.test_split, self.general_test_split)
+        )
+        general_dev = self.general_dev
+        if general_dev is not None:
+            general_dev = general_dev._replace(split=moved(general_dev.split))
+        splits = (dev, test, general_dev and general_dev.split, general_test)
+        moved_files = {own.name: list(map(str, own.named_files)) for own in splits if own}
         files = self.facts["files"] | moved_files
-        return replace(self, dev_split=dev, test_split=test, facts=self.facts | {"files": files})
+        return replace(
+            self,
+            dev_split=dev,
+            test_split=test,
+            general_dev=general_dev,
+            general_test_split=general_test,
+            facts=self.facts | {"files": files},
+        )
 
     def report(self) -> Iterator[str]:
         """Yields lines of text that describe what training reads."""
@@ -91,7 +126,7 @@ class PreparedData:
             for text in facts["texts"]:
                 weight = f", weight {text['weight']:g}" if "weight" in text else ""
                 tag = f", tag {text['tag']}" if "tag" in text else ""
-                reverse = ", reversed" * ("reverse" in text)
+                reverse = ", reversed" * ("reverse" in text) + ", general" * ("general" in text)
                 yield f"  {text['text']:13} {text['pairs']:,}{weight}{tag}{reverse}"
         for reason, dropped in facts["dropped"].items():
             yield f"  left out      {dropped['count']:,}: {reason}"
@@ -124,9 +159,10 @@ class PreparedData:
                 f"alignments      {counts['lines']:,} lines, {counts['links']:,} links of words; "
                 f"{unlinked:.1%} of the target subwords have none"
             )
-        for name in ("dev", "test"):
-            if facts[name]:
-                yield f"{name} pairs".ljust(16) + f"{facts[name]:,}"
+        for name in ("dev", "test", "general_dev", "general_test"):
+            if facts.get(name):
+                label = f"{name} pairs" if len(name) < 5 else name.replace("_", " ")
+                yield label.ljust(16) + f"{facts[name]:,}"
 
 
 def prepare(
@@ -182,22 +218,9 @@ def prepare(
     train = encoded_corpus(
         corpus.train, content, subwords, limits, cache, title, new_filter(), changes
     )
-    dev = links = None
-    if corpus.dev is not None:
-        # Its loss needs memory as training does, so very long pairs are left out. All others are
-        # used, so that the loss means the same in every run.
-        content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
-        tag = config.decoding.tag
-        content += f" {tag}" if tag else ""
-        limits_of_dev = Limits(data.max_length)
-        of_dev = changes_of(config)
-        of_dev = of_dev and replace(of_dev, drop_unmatched=False, input_noise=0.0)
-        dev = encoded_corpus(
-            _tagged(corpus.dev, tag, config.tags) if tag else corpus.dev,
-            *(content, subwords, limits_of_dev, cache, title),
-            changes=of_dev,
-        )
-        _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
+    dev = _dev_set(corpus.dev, config, subwords, cache)
+    general_dev = _dev_set(corpus.general_dev, config, subwords, cache)
+    links = None
     if alignments is not None:
         languages = data.source_lang, data.target_lang
         links = encoded_alignments(alignments, train, subwords, languages, cache)
@@ -206,8 +229,38 @@ def prepare(
     pairs_of_texts = [text["pairs"] for text in facts["texts"]]
     texts = tuple(map(WeightedText, pairs_of_texts, (text.weight for text in data.texts)))
     held_out_files = [path for split in held_out.splits.values() for path in split.paths]
-    splits = corpus.dev, corpus.test
-    return PreparedData(subwords, train, dev, *splits, held_out_files, links, facts, texts)
+    return PreparedData(
+        subwords,
+        train,
+        dev and dev.encoded,
+        corpus.dev,
+        corpus.test,
+        held_out_files,
+        links,
+        facts,
+        texts,
+        general_dev,
+        corpus.general_test,
+    )
+
+
+def _dev_set(split: Split | None, config: Config, subwords: Subwords, cache: Path) -> DevSet | None:
+    """Encodes a text that validations measure; None if there is none."""
+    if split is None:
+        return None
+    # Its loss needs memory as training does, so very long pairs are left out. All others are used,
+    # so that the loss means the same in every run.
+    content, limits = f"whole {split.content()}", Limits(config.data.max_length)
+    tag = config.decoding.tag
+    if tag is not None:
+        content += f" {tag}"
+    changes = changes_of(config)
+    changes = changes and replace(changes, drop_unmatched=False, input_noise=0.0)
+    title = f"encoding the {split.name.replace('_', ' ')} set"
+    tagged = split if tag is None else _tagged(split, tag, config.tags)
+    encoded = encoded_corpus(tagged, content, subwords, limits, cache, title, changes=changes)
+    _warn_of_long_pairs(split, encoded, subwords, config.data.max_length)
+    return DevSet(encoded, split)
 
 
 def changes_of(config: Config) -> PairChanges | None:
@@ -284,7 +337,7 @@ def _require_known(facts: Facts) -> None:
 def _warn_of_long_pairs(
     split: Split, dev: EncodedCorpus, subwords: Subwords, max_length: int
 ) -> None:
-    """Warns of each pair of the dev set that is too long for its loss."""
+    """Warns of each pair of a dev set that is too long for its loss."""
     if not dev.facts["dropped"]:
         return
     used = set(dev.lines.tolist())
@@ -292,7 +345,7 @@ def _warn_of_long_pairs(
         if line not in used:
             source, target = subwords.source.encode(pair[0]), subwords.target.encode(pair[1])
             warn(
-                f"data.dev: line {line + 1} has {len(source):,} subwords, and its target "
+                f"data.{split.name}: line {line + 1} has {len(source):,} subwords, and its target "
                 f"{len(target):,}. The loss of the dev set leaves out pairs of more than "
                 f"{max_length:,} (data.max_length), but BLEU counts them. Perhaps a line end is "
                 "missing",
@@ -308,16 +361,21 @@ def _check(corpus: Corpus) -> None:
         UserError: a line is not UTF-8, or not a pair.
     """
     names = {corpus.train.content(): "train"}
-    for split in filter(None, (corpus.dev, corpus.test)):
+    for split in filter(None, corpus[1:]):
         for side, text in zip(("source", "target"), split.text, strict=True):
             if not any(map(str.strip, text)):
                 warn(f"data.{split.name}: all lines of the {side} are blank")
         same = names.setdefault(split.content(), split.name)
         if same != split.name:
-            use = "trained on" if same == "train" else "used to choose the best checkpoint"
+            uses = {"train": "trained on", "dev": "used to choose the best checkpoint"}
+            use = uses.get(same)
             warn(
-                f"data.{split.name} is the same text as data.{same}, which is {use}: its scores "
-                "are higher than those of other text"
+                f"data.{split.name} is the same text as data.{same}"
+                + (
+                    f", which is {use}: its scores are higher than those of other text"
+                    if use
+                    else ""
+                )
             )
 
 

@@ -20,7 +20,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.reports.page import render
-from transformer_mt.reports.record import Record, number, read, scores_of
+from transformer_mt.reports.record import Record, changes_of, number, read, scores_of
 from transformer_mt.scoring.metrics import METRICS, Scores
 from transformer_mt.utils.console import duration, visible
 from transformer_mt.utils.errors import UserError
@@ -157,6 +157,7 @@ def model_card(
         parameters=number(record.last("start").get("parameters")),
         scores=scores,
         metrics=METRICS,
+        changes=[own for own in changes_of(record) if own.checkpoint == checkpoint],
         notes=list(filter(None, dict.fromkeys(notes))),
         dataset=DATASETS[config.data.dataset],
         files=[Path(path).name for path in record.facts.files.get("train", ())],
@@ -213,9 +214,10 @@ def _metadata(
 
 def _dev_line(record: Record, checkpoint: str) -> dict[str, Any]:
     """Returns the scores of a checkpoint on the dev set: with the settings of the search if it was
-    compared with an average, and otherwise those of its validation."""
+    compared with an average or with mixes, and otherwise those of its validation."""
     lines = [
         *({**line, "checkpoint": f"step_{line.get('step')}"} for line in record.lines("dev")),
+        *(line for line in record.lines("mix") if line.get("set") == "dev"),
         *record.lines("average"),
         *record.lines("best"),
     ]

@@ -36,6 +36,7 @@ from transformer_mt.scoring.metrics import (
     tokenizer_for,
     tokenizer_for_text,
 )
+from transformer_mt.scoring.significance import p_number
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.languages import has_spaces
@@ -353,6 +354,55 @@ def scores_of(line: dict[str, Any]) -> Scores:
     signatures = {key: str(line.get(METRICS[key].signature_key, "")) for key in values}
     count, note = number(line.get("lines")), str(line.get("note") or "")
     return Scores(values, signatures, None, int(count or 0), note, intervals)
+
+
+# ---- Before and after fine-tuning
+
+
+class ChangedScore(NamedTuple):
+    """A score before and after fine-tuning, as text."""
+
+    label: str
+    before: str
+    after: str
+    difference: str
+    p: str
+
+
+class Change(NamedTuple):
+    """What fine-tuning has changed on a test set.
+
+    Attributes:
+        name: of the set, such as "general test set".
+        checkpoint: the fine-tuned model.
+        verdict: a sentence, as `significance.verdict` returns it.
+    """
+
+    name: str
+    checkpoint: str
+    verdict: str
+    scores: list[ChangedScore]
+
+
+def changes_of(record: Record) -> list[Change]:
+    """Returns what fine-tuning has changed on each test set; nothing of other runs."""
+    changes = {}
+    for line in record.lines("change"):
+        logged, scores = line.get("scores"), []
+        for key, metric in METRICS.items():
+            values = logged.get(key) if isinstance(logged, dict) else None
+            if not isinstance(values, dict):
+                continue
+            found = [number(values.get(name)) for name in ("before", "after", "difference", "p")]
+            if None not in found:
+                before, after, difference = (f"{value:.{metric.digits}f}" for value in found[:3])
+                sign = "" if difference.startswith("-") else "+"
+                p = p_number(found[3])
+                scores.append(ChangedScore(metric.label, before, after, sign + difference, p))
+        name = "general test set" if line.get("set") == "general_test" else "test set"
+        verdict = str(line.get("verdict") or "")[:LONGEST_TEXT]
+        changes[name] = Change(name, str(line.get("checkpoint")), verdict, scores)
+    return list(changes.values())
 
 
 # ---- Sentences for a page

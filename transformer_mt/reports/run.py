@@ -16,6 +16,7 @@ from transformer_mt.reports.page import Bars, Figure, Line, Table, render, shown
 from transformer_mt.reports.record import (
     DataFacts,
     Record,
+    changes_of,
     judge,
     number,
     read,
@@ -56,17 +57,25 @@ class Curve(NamedTuple):
 
 _BOTH, _NATS = ("train", "dev"), "nats per target subword"
 _LOSS = "The smoothed loss, which training lowers. With label smoothing, it cannot reach 0."
+_GENERAL = "The general dev set is text of the kind that the model before fine-tuning was made for."
 _NLL = "The loss without label smoothing. During training, dropout raises it."
 CURVES = [
     Curve("Loss", "loss", _NATS, _BOTH, note=_LOSS),
     Curve("Negative log-likelihood", "nll", _NATS, _BOTH, note=_NLL),
     Curve("Perplexity", "perplexity", "exp(nll), log scale", _BOTH, log=True),
+    Curve(
+        "Perplexity of the general dev set",
+        "perplexity",
+        "exp(nll)",
+        ("general_dev",),
+        note=_GENERAL,
+    ),
     *(
         Curve(
             f"{metric.label} of the dev set",
             key,
             f"{metric.label}, 0 to 100" + ("" if metric.higher_is_better else ", lower is better"),
-            ("dev",),
+            ("dev", "general_dev"),
         )
         for key, metric in METRICS.items()
     ),
@@ -106,6 +115,8 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
         over_time=_figures(records, "seconds", 1 / seconds, f"{unit} of training"),
         unit=unit,
         scores=_scores(records),
+        changes=[table for record in records if (table := _changes(record))],
+        mixes=[figure for record in records if (figure := _mixes(record))],
         texts=list(translated_texts(records)),
         samples=[(record, samples(record)) for record in records],
         attention=pages,
@@ -115,6 +126,7 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
         configs=[(one.name, config_file.dump(one.config)) for one in records if one.config],
         starts=[(record.name, line) for record in records for line in record.lines("start")],
         cell=_cell,
+        changes_of=changes_of,
     )
     write_atomically(output, text)
 
@@ -187,7 +199,7 @@ def _figures(records: Sequence[Record], x: str, scale: float, label: str) -> lis
 
 def _lines(records: Sequence[Record], curve: Curve, x: str, scale: float) -> list[Line]:
     """Returns the lines of a figure. In one run, each kind of line has its colour. In several runs,
-    each run has its colour, and what is measured in training is dashed."""
+    each run has its colour, and what is not measured on the dev set is dashed."""
     drawn = []
     for place, record in enumerate(records, 1):
         for kind in curve.kinds:
@@ -195,12 +207,14 @@ def _lines(records: Sequence[Record], curve: Curve, x: str, scale: float) -> lis
             points = [(at, None if y is None else y * curve.scale) for at, y in points]
             if not any(y is not None for _, y in points):
                 continue
-            is_second = kind == "train" and len(curve.kinds) > 1
+            is_second = kind != "dev" and len(curve.kinds) > 1
+            label = kind.replace("_", " ")
             if len(records) > 1:
-                label = f"{record.name}, {kind}" if len(curve.kinds) > 1 else record.name
-                drawn.append(Line(label, points, place, is_second))
+                is_alone = len(curve.kinds) == 1 or (kind == "dev" and "train" not in curve.kinds)
+                name = record.name if is_alone else f"{record.name}, {label}"
+                drawn.append(Line(name, points, place, is_second))
                 continue
-            drawn.append(Line(kind, points, 2 if is_second else 1))
+            drawn.append(Line(label, points, 2 if is_second else 1))
             if kind == "dev" and (best := _best(record, curve, x, scale)):
                 drawn.append(best)
     return drawn
@@ -220,6 +234,17 @@ def _best(record: Record, curve: Curve, x: str, scale: float) -> Line | None:
 # ------------------------------------------------------------------------------------------ scores
 
 
+def _changes(record: Record) -> Table | None:
+    """Returns the table of the scores before and after fine-tuning; None if there are none."""
+    rows = [[change.name, *score] for change in changes_of(record) for score in change.scores]
+    columns = ["set", "metric", "before", "after", "difference", "p"]
+    return (
+        Table(columns, rows, f"{record.name}: before and after fine-tuning", "<<>")
+        if rows
+        else None
+    )
+
+
 def _scores(records: Sequence[Record]) -> list[Figure]:
     """Returns the figures of the scores."""
     keys = list(dict.fromkeys(key for record in records for key in record.quality.scores.values))
@@ -236,6 +261,28 @@ def _scores(records: Sequence[Record]) -> list[Figure]:
     if any(record.quality.groups for record in records):
         figures.append(_by_length(records))
     return figures
+
+
+def _mixes(record: Record) -> Figure | None:
+    """Returns the figure of the mixes of the model before fine-tuning and the model after; None if
+    the run has not tried any."""
+    lines = record.lines("mix")
+    keys = [key for key in METRICS if any(number(line.get(key)) is not None for line in lines)]
+    if not keys:
+        return None
+    key = record.config.training.best_metric if record.config else keys[0]
+    key = key if key in keys else keys[0]
+    drawn = []
+    for series, kind in enumerate(dict.fromkeys(str(line.get("set")) for line in lines), 1):
+        points = [
+            (100 * share, number(line.get(key)))
+            for line in lines
+            if str(line.get("set")) == kind and (share := number(line.get("share"))) is not None
+        ]
+        drawn.append(Line(kind.replace("_", " ")[:40], sorted(points), series))
+    title = f"{record.name}: mixes of the model before and the model after fine-tuning"
+    note = "At 0 % are the weights of the model before, at 100 % those after training."
+    return page.lines(title, "% of the model after", METRICS[key].label, drawn, note=note)
 
 
 def _by_length(records: Sequence[Record]) -> Figure:

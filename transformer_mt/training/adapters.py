@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,21 +84,23 @@ def adapters_of(model: nn.Layer, directory: Path, base_name: str) -> Adapters | 
     return Adapters(layers[0].scale, checksum_of(directory / BASE, WEIGHTS), base_name, arrays)
 
 
-def mean_of(adapters: Iterable[Adapters]) -> Adapters:
-    """Returns adapters whose product is the mean of the products A B of others.
+def mean_of(adapters: Sequence[Adapters], factors: Sequence[float]) -> Adapters:
+    """Returns adapters whose product is the weighted mean of the products A B of others.
 
     The mean of the matrices A times that of the matrices B would be something else. So the rank of
     the result is the sum of the ranks: [A1 A2] [B1; B2] / 2 = (A1 B1 + A2 B2) / 2.
     """
-    every = list(adapters)
     arrays: dict[str, np.ndarray] = {}
-    for name in every[0].arrays:
-        parts = [own.arrays[name] for own in every]
+    shares = [np.float32(factor / sum(factors)) for factor in factors]
+    for name in adapters[0].arrays:
+        parts = [own.arrays[name] for own in adapters]
         if name.endswith(A):
             arrays[name] = np.concatenate(parts, axis=1)
         else:
-            arrays[name] = np.concatenate(parts) / np.float32(len(parts))
-    return replace(every[0], arrays=arrays)
+            arrays[name] = np.concatenate(
+                [part * share for part, share in zip(parts, shares, strict=True)]
+            )
+    return replace(adapters[0], arrays=arrays)
 
 
 # --------------------------------------------------------------------------- apart from their model

@@ -131,7 +131,8 @@ def _about_text(config: Config, facts: Facts) -> Iterator[str]:
                 f"data.{name}: {_percent(share)} of the subwords of the {side} are unknown, such "
                 f"as {', '.join(unknown['examples'])}. {_known(config, name, unknown['examples'])}"
             )
-    held_out = [name for name in ("dev", "test") if getattr(config.data, name) is None]
+    names = ("dev", "test", "general_dev", "general_test")
+    held_out = [name for name in names if name in facts and getattr(config.data, name) is None]
     left_out = facts["dropped"].get("held out for dev or test", {"count": 0})
     count = sum(facts[name] for name in held_out)
     if (others := left_out["count"] - count) > count / 2:

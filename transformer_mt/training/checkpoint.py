@@ -16,7 +16,7 @@ import paddle
 from paddle import nn
 
 from transformer_mt.model.operations import array, is_on_cpu
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.model_directory import START, ModelDirectory
 from transformer_mt.training.adapters import adapters_of, mean_of
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.progress import Meter, Progress
@@ -47,8 +47,8 @@ class State:
         corpus: `PreparedData.key` of the text that is trained on.
         stopped: whether the checkpoint was saved because training was stopped. A run that is not
             stopped does not have it, so the next checkpoint replaces it.
-        average_of: the names of the checkpoints that an average was made of. The other values are
-            then the state of the newest of them, or of the best.
+        average_of: the names of the checkpoints that an average or a mix was made of. The other
+            values are then the state of the last of them.
     """
 
     progress: Progress
@@ -162,6 +162,24 @@ def _new_checkpoint(path: Path) -> Iterator[Path]:
         ) from None
 
 
+def mix(directory: RunDirectory, before: Path, after: Path, percent: int) -> Path:
+    """Writes checkpoints/mix_P, whose weights are (1 - P/100) * before + P/100 * after.
+
+    Wortsman et al. 2022 (arXiv 2109.01903, section 3) find that such an interpolation of a model
+    before and after fine-tuning is often good both on the text of the first training and on that of
+    the second.
+
+    Args:
+        before, after: the folders of the two checkpoints.
+        percent: P, from 0 to 100.
+
+    Raises:
+        UserError: one of the checkpoints is damaged.
+    """
+    directory.require_inside()
+    return _write_mean(directory, f"mix_{percent}", [before, after], [100 - percent, percent])
+
+
 def average(directory: RunDirectory, kind: str, count: int) -> Path:
     """Writes checkpoints/average_KIND_N, whose weights are the mean of N checkpoints' weights.
 
@@ -180,39 +198,45 @@ def average(directory: RunDirectory, kind: str, count: int) -> Path:
     """
     directory.require_inside()
     chosen = _choose(directory, kind, count)
-    adapters = [own for path in chosen if (own := Adapters.read(path)) is not None]
-    means = {} if adapters else _means(chosen)
-    state = replace(State.restore(chosen[-1]), average_of=[path.name for path in chosen])
-    path = directory.checkpoints / f"average_{kind}_{count}"
+    return _write_mean(directory, f"average_{kind}_{count}", chosen, [1] * count)
+
+
+def _write_mean(directory: RunDirectory, name: str, parts: list[Path], factors: list[int]) -> Path:
+    """Writes a checkpoint whose weights are the weighted mean of those of others; returns its
+    folder."""
+    adapters = [own for path in parts if (own := Adapters.read(path)) is not None]
+    means = {} if adapters else _means(parts, factors)
+    state = replace(State.restore(parts[-1]), average_of=[path.name for path in parts])
+    path = directory.checkpoints / name
     with _new_checkpoint(path) as folder:
         if adapters:
-            mean_of(adapters).write(folder)
+            mean_of(adapters, factors).write(folder)
         else:
             write_tensors(folder / WEIGHTS, means)
         state.save(folder)
     return path
 
 
-def _means(checkpoints: list[Path]) -> dict[str, np.ndarray]:
-    """Returns the mean of each weight over checkpoints.
+def _means(checkpoints: list[Path], factors: list[int]) -> dict[str, np.ndarray]:
+    """Returns the weighted mean of each weight over checkpoints.
 
     Raises:
         UserError: one of them is damaged.
     """
     sums: dict[str, np.ndarray] = {}
-    for path in checkpoints:
+    for path, factor in zip(checkpoints, factors, strict=True):
         weights = read_weights(path)
         if sums and sums.keys() != weights.keys():
             raise UserError(f"{path} has other weights than {checkpoints[0]}")
         for name, weight in weights.items():
             # In float64, so that the mean of equal weights is that weight.
-            sums[name] = sums.get(name, 0.0) + weight.astype(np.float64)
-    return {name: (total / len(checkpoints)).astype(np.float32) for name, total in sums.items()}
+            sums[name] = sums.get(name, 0.0) + factor * weight.astype(np.float64)
+    return {name: (total / sum(factors)).astype(np.float32) for name, total in sums.items()}
 
 
 def _choose(directory: ModelDirectory, kind: str, count: int) -> list[Path]:
     """Returns the checkpoints to average; the last is the newest, or the best."""
-    saved = directory.saved_checkpoints()
+    saved = directory.trained_checkpoints()
     if kind == "best" and saved:
         best = State.restore(saved[-1]).progress.best_steps  # as the newest one knows them
         saved = [directory.checkpoints / f"step_{step}" for step in reversed(best)]
@@ -255,9 +279,10 @@ def newest_whole(directory: ModelDirectory) -> Path | None:
 
 
 def remove_old(directory: ModelDirectory, keep_last: int, best: list[int]) -> None:
-    """Deletes checkpoints, except for the last `keep_last` and those of the steps in `best`."""
-    kept = {f"step_{step}" for step in best}
-    for path in directory.saved_checkpoints()[:-keep_last]:
+    """Deletes checkpoints, except for the last `keep_last`, those of the steps in `best`, and the
+    model before fine-tuning."""
+    kept = {START, *(f"step_{step}" for step in best)}
+    for path in directory.trained_checkpoints()[:-keep_last]:
         if path.name not in kept:
             remove(path)
 

@@ -24,6 +24,7 @@ SCALARS = {
         *("padding", "skipped"),
     ),
     "dev": ("loss", "perplexity", *METRICS),
+    "general_dev": ("loss", "perplexity", *METRICS),
 }
 
 

@@ -54,7 +54,7 @@ KEPT_HYPOTHESES = 5
 EVENT_FILES = {"visualdl": r"vdlrecords\..*", "tensorboard": r"events\.out\.tfevents\..*"}
 # The folders of files that a run writes, and the names of these files.
 _FOLDERS = {
-    "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
+    "held_out": rf"{CHECKSUMS}|(general_)?(dev|test)\.[^.]+",
     BASE: rf"{CHECKSUMS}|{re.escape(WEIGHTS)}",
     "dev": rf"source|reference|{HYPOTHESIS.pattern}",
     **EVENT_FILES,
@@ -66,7 +66,9 @@ _FIRST_FILES = {
 }
 # What a run writes later.
 _LATER_FILES = {
-    *("best", "test.source", "test.reference", "test.hypothesis"),
+    *("best", "test.source", "test.reference", "test.hypothesis", "test.before"),
+    *("general_test.source", "general_test.reference", "general_test.hypothesis"),
+    "general_test.before",
     *(REPORT, MODEL_CARD, TUNING, SHORTLIST),
 }
 # What exists only while this program runs: its lock, its workers' folder, incomplete files.
@@ -220,7 +222,7 @@ class RunDirectory(ModelDirectory):
             if _is_temporary(leftover):
                 _delete(leftover)
         last = dict.fromkeys(("origin", "start", "samples", "train", "skipped"), progress.step)
-        last["dev"] = progress.validated
+        last["dev"] = last["general_dev"] = progress.validated
         kept = [
             json.dumps(line) + "\n"
             for line in self.logged()

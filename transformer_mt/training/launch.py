@@ -64,8 +64,8 @@ def run_workers(
     """
     with _work_folder(directory) as folder:
         job = folder / "job.pickle"
-        if data.dev_split is not None:
-            _ = data.dev_split.text  # read once and pickled, not read by each worker
+        for dev in data.dev_sets.values():
+            _ = dev.split.text  # read once and pickled, not read by each worker
         content = pickle.dumps((config, data, directory.path, device, resumed))
         job.write_bytes(content)
         command = [

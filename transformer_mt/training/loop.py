@@ -145,6 +145,8 @@ class Trainer:
             self.started_from = path
             if self.updater.average is not None:
                 self.updater.average.restart()
+            # A validation and a checkpoint of step 0 are due: the model before fine-tuning.
+            self.progress.validated = -1
             if self.processes.connected:
                 return  # of workers, the parent process has printed the lines below
             count = len(base_parameters(self.model))
@@ -182,7 +184,7 @@ class Trainer:
             closing(EventFiles(folders, logged)) as self._event_files,
             TrainingBar(total, self.progress.step) as bar,
         ):
-            self._validate_and_save()  # what was due when training was stopped
+            self._validate_and_save()  # what was due when training was stopped, or before step 1
             while not self.is_finished:
                 self._run_epoch(bar)
         if self.progress.step < total and self.processes.is_first:
@@ -322,20 +324,24 @@ class Trainer:
         now, training = self.progress, self.config.training
         at_end = now.step >= self.plan.total_steps
         if (
-            self.data.dev is not None
+            self.data.dev_sets
             and now.validated < now.step
             and (now.step % training.validate_every == 0 or at_end)
         ):
-            try:
-                scores = validate(self.config, self.data, self.updater)
-            except Exception:
-                self._save_before_failing()
-                raise
-            if scores is None:
-                self._stop()
+            found = {}
+            for kind, dev in self.data.dev_sets.items():
+                try:
+                    scores = validate(self.config, dev, self.data.subwords, self.updater)
+                except Exception:
+                    self._save_before_failing()
+                    raise
+                if scores is None:
+                    self._stop()
+                found[kind] = scores
             say_counts()
-            self._record_validation(scores)
-        if now.step and (now.step % training.save_every == 0 or self.is_finished):
+            self._record_validation(found)
+        is_start = now.step == 0 and training.init_from is not None
+        if is_start or (now.step and (now.step % training.save_every == 0 or self.is_finished)):
             self._save()
 
     def _save_before_failing(self) -> None:
@@ -351,17 +357,26 @@ class Trainer:
         with suppress(Exception):
             self.processes.leave()
 
-    def _record_validation(self, scores: DevScores) -> None:
+    def _record_validation(self, found: dict[str, DevScores]) -> None:
         """Logs the scores of a validation, shows the translations of the fixed sentences of the dev
-        set, and saves a checkpoint if it is one of the best."""
+        set, and saves a checkpoint if it is one of the best.
+
+        Args:
+            found: the scores of each of `PreparedData.dev_sets`.
+        """
         now, training = self.progress, self.config.training
+        scores = found["dev"]
         is_best = now.add_validation(scores.ranks(training.best_metric), scores.loss, training)
         if self.processes.is_first:
             say(
                 f"step {now.step:,}  dev {self._loss_name} {scores.loss:.3f}  "
                 f"ppl {scores.perplexity:,.2f}  {'  '.join(scores.scores.labelled())}"
-                f"{'  (best)' if is_best else ''}"
+                f"{'  (best)' if is_best else ''}{'  (before fine-tuning)' if not now.step else ''}"
             )
+            if general := found.get("general_dev"):
+                brief = "  ".join(general.scores.labelled())
+                say(f"  general dev set: ppl {general.perplexity:,.2f}  {brief}")
+                self._record("general_dev", **general.as_dict())
             references = self.data.dev_split.text[1]
             shown = spread(len(references), self.config.evaluation.samples)
             samples = [scores.hypotheses[index] for index in shown]

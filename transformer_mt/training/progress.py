@@ -165,7 +165,8 @@ class Progress:
         step: updates done, including those that were skipped.
         epoch: the epoch that is being read, from 0.
         update: updates of it that are done.
-        validated: the step of the last validation.
+        validated: the step of the last validation; -1 if the model is to be validated before the
+            first step, because it is fine-tuned.
         skipped, skipped_in_a_row: updates that were skipped because they were not finite: all of
             them, and those since the last one that was not skipped.
         best: (ranks, step) of the best validations, best first. Ranks are compared one after

@@ -9,8 +9,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from itertools import accumulate
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ VALIDATIONS = 10
 AVERAGED = 5
 # The time that is not training, in seconds: importing, and the tests and the report at the end.
 OTHER_SECONDS = 60.0
+# To translate a sentence with a beam takes about so many times as long as without one.
+BEAM_TIME = 3
 # How long the speed of a model is measured, in seconds.
 MEASURED_SECONDS = 5.0
 # Training that gets less than this share of a core is slowed down by other programs.
@@ -150,9 +152,15 @@ class Draft:
         self.values |= {"max_steps": steps, "interval": interval, "warmup_steps": warmup}
         self.values["average_last"] = min(AVERAGED, steps)
 
+    @property
+    def shown_path(self) -> str:
+        """The name of the recipe, as it is typed at a shell."""
+        return visible(quoted(self.path)).replace("\n", "\\n")
+
     def text(self) -> str:
-        file = visible(quoted(self.path)).replace("\n", "\\n")
-        return recipe_text(self.values, self.vocabulary, file)
+        file = self.shown_path
+        sizes = "\n".join(f"  {key}: {size}" for key, size in self.vocabulary.items())
+        return recipe_text("recipe.yaml", self.values, {"vocabulary": sizes}, file)
 
     def config(self) -> Config:
         """
@@ -169,24 +177,13 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str, list[s
     """Counts the characters and the protected spans of a text, and sets what follows from them.
     Returns the reasons, and the smallest size of each vocabulary."""
     sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    finder = SpanFinder(PROTECTED_IN_DOCUMENTS)
-    total, with_spans = split.line_count, 0
-    step = 1 + total // SPAN_PAIRS
+    total = split.line_count
     with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
-        for number, (source, target) in enumerate(split.pairs()):
+        for source, target in split.pairs():
             sides[0].update(source)
             sides[1].update(target)
-            if number % step == 0:
-                with_spans += bool(finder.find(source) and finder.find(target))
             bar.update()
-    share = with_spans / max(1, len(range(0, total, step)))
-    spans = []
-    if share >= PROTECTED_SHARE:
-        draft.values["protect"] = list(PROTECTED_IN_DOCUMENTS)
-        spans = [
-            f"protected    tags, placeholders, addresses and the like, which {share:.1%} of "
-            "the pairs have"
-        ]
+    spans = choose_protected(draft, split)
     shared, different = _shared_letters(*sides), len(sides[0] | sides[1])
     joint, coverage = shared >= SHARED_LETTERS, 1.0 if different <= MANY_CHARACTERS else 0.9995
     draft.values |= {"joint": joint, "character_coverage": coverage}
@@ -203,6 +200,22 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str, list[s
     kept = "all are kept" if coverage == 1 else f"the rarest are left out ({coverage:.2%} are kept)"
     letters = f"{why} {shared:.0%} of the letters are the same"
     return (letters, f"characters   {different:,} different ones; {kept}", spans), smallest
+
+
+def choose_protected(draft: Draft, split: Split) -> list[str]:
+    """Sets what is protected, if enough pairs of a text have such spans. Returns lines that say
+    why."""
+    finder = SpanFinder(PROTECTED_IN_DOCUMENTS)
+    looked_at = islice(split.pairs(), 0, None, 1 + split.line_count // SPAN_PAIRS)
+    found = [bool(finder.find(source) and finder.find(target)) for source, target in looked_at]
+    share = sum(found) / max(1, len(found))
+    if share < PROTECTED_SHARE:
+        return []
+    draft.values["protect"] = list(PROTECTED_IN_DOCUMENTS)
+    return [
+        f"protected    tags, placeholders, addresses and the like, which {share:.1%} of the pairs "
+        "have"
+    ]
 
 
 def _shared_letters(*sides: Counter[str]) -> float:
@@ -254,9 +267,10 @@ class Timing:
         seconds: the time of a step.
         others: the time of everything that is not a step.
         is_slowed: whether other programs computed during the measurement.
+        size: None for the model that is fine-tuned.
     """
 
-    size: Size
+    size: Size | None
     where: str
     seconds: float
     others: float
@@ -280,11 +294,7 @@ def choose_size(draft: Draft, pairs: int, measure: Callable[[Size], Timing]) -> 
             rejected = timing
             break
         chosen = timing
-    if chosen.is_slowed:
-        warn(
-            "other programs are using this computer, so the steps are slower than they could be. "
-            "Run `new` again when they have ended, for a longer training or a larger model"
-        )
+    warn_if_slowed(chosen)
     size = chosen.size
     limit = max(FEWEST_STEPS, MOST_EPOCHS * chosen.steps_per_epoch)
     epochs = min(chosen.steps, limit) / chosen.steps_per_epoch
@@ -321,21 +331,42 @@ def _measure(draft: Draft, size: Size, data: PreparedData, seconds: float, used:
         seconds: how long the whole training may take.
     """
     draft.set_size(size)
-    config = draft.config()
-    processes = devices.processes(config.training.devices, used)
     say(f"timing some steps of a model with {size} ...")
+    # At the end, two models translate the dev set, and one the test set.
+    dev, test = data.facts["dev"], data.facts["test"]
+    sentences = VALIDATIONS * dev + BEAM_TIME * (2 * dev + test)
+    return replace(measure(draft.config(), data, sentences, seconds, used), size=size)
+
+
+def measure(
+    config: Config, data: PreparedData, sentences: float, seconds: float, used: str
+) -> Timing:
+    """Tries some steps of the model of a config.
+
+    Args:
+        sentences: how many sentences a run translates besides its steps, greedily. To translate a
+            sentence so takes about as long as to train on it.
+        seconds: how long the whole training may take.
+        used: the name of the device.
+    """
+    processes = devices.processes(config.training.devices, used)
     trainer = Trainer(config, data, Processes(world_size=processes))
     started, computed = time.perf_counter(), time.process_time()
     step, per_epoch = seconds_per_step(trainer, MEASURED_SECONDS), trainer.plan.updates_per_epoch
     busy = (time.process_time() - computed) / (time.perf_counter() - started)
-    # To translate a sentence takes about as long as to train on it, and 3 times as long with a
-    # beam. At the end, two models translate the dev set, and one the test set.
-    sentence, dev = step * per_epoch / data.facts["pairs"], data.facts["dev"]
-    sentences = VALIDATIONS * dev + 3 * (2 * dev + data.facts["test"])
-    others = OTHER_SECONDS + sentence * sentences
+    others = OTHER_SECONDS + step * per_epoch / data.facts["pairs"] * sentences
     steps = max(1, int(max(seconds - others, seconds / 2) / step))
     where = used if processes == 1 else f"{processes} processes on {used}"
-    return Timing(size, where, step, others, per_epoch, steps, used == "cpu" and busy < BUSY)
+    return Timing(None, where, step, others, per_epoch, steps, used == "cpu" and busy < BUSY)
+
+
+def warn_if_slowed(timing: Timing) -> None:
+    """Warns if other programs computed while the steps were timed."""
+    if timing.is_slowed:
+        warn(
+            "other programs are using this computer, so the steps are slower than they could be. "
+            "Run `new` again when they have ended, for a longer training or a larger model"
+        )
 
 
 def _dropout(pairs: int, epochs: float, d_model: int) -> float:

@@ -31,6 +31,7 @@ from transformer_mt.training.adapters import keep_base
 from transformer_mt.training.advice import advice
 from transformer_mt.training.checkpoint import State, newest_whole
 from transformer_mt.training.event_files import require_packages
+from transformer_mt.training.fine_tuning import choose_mix, tell_changes
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.loop import Trainer, seconds_per_step
 from transformer_mt.training.parallel import (
@@ -161,10 +162,14 @@ def _train(
         say(f"shortlist: {tested}")
     if config.training.average_last is not None:
         choose_average(config, data, directory)
+    if config.training.interpolate:
+        choose_mix(config, data, directory)
     if config.decoding.tune:
         tune.choose(directory, threads=len(os.sched_getaffinity(0)), device=paddle.get_device())
-    if data.test_split is not None:
-        score_test(config, data, directory)
+    splits = list(filter(None, (data.test_split, data.general_test_split)))
+    translations = [score_test(config, split, directory) for split in splits]
+    if config.training.init_from is not None:
+        tell_changes(config, splits, translations, directory)
 
 
 def check(config: Config, device: str | None, verbose: bool = False, restart: bool = False) -> None:
@@ -241,12 +246,18 @@ def prepare_for(
     Returns: the config, with the decoding settings that the text decides, and the data.
 
     Raises:
-        UserError: something is wrong with the data, or decoding.tune can choose nothing.
+        UserError: something is wrong with the data, or decoding.tune or training.interpolate can
+            choose nothing.
     """
     alignments = config.guided_attention.alignments
     data = prepare(config, subwords, None if alignments is None else Path(alignments))
     if config.decoding.tune:
         tune.require_tunable(config, data.dev_split is not None, "decoding.tune")
+    if config.training.interpolate and data.dev_split is None:
+        raise UsageError(
+            "training.interpolate: there is no dev set to choose a mix on: give data.dev or "
+            "data.held_out"
+        )
     earlier = DecodingConfig()
     if config.training.init_from is not None:
         earlier = (resumed or ModelDirectory(config.training.init_from)).load_config().decoding

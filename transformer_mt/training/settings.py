@@ -2,7 +2,7 @@
 fine-tunes, and what may not change when a run is resumed."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ MAY_CHANGE = {
     *("training.max_steps", "training.max_epochs", "training.patience", "training.max_skipped"),
     *("training.log_every", "training.validate_every", "training.save_every", "training.log_to"),
     *("training.keep_last", "training.keep_best", "training.average_last"),
+    "training.interpolate",
     *("training.devices", "training.device_tokens", "training.recompute", "training.sharding"),
     "training.gradient_sum_precision",
 }
@@ -39,7 +40,12 @@ SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
 LENGTHS_TRAINED_ON = {"decoding.max_length_ratio", "decoding.max_length_extra"}
 
 
-def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False) -> Config:
+def load(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    restart: bool = False,
+    text: str | None = None,
+) -> Config:
     """Reads a config file, with overrides in place of its values.
 
     If it names a model in training.init_from, the keys of `model` that it does not give have the
@@ -49,6 +55,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
     Args:
         restart: whether a run in model_dir is not continued. The values of a run that is continued
             take precedence over those of training.init_from, which may have changed since.
+        text: the content of the file, if it is not written yet. Nothing is listed then.
 
     Raises:
         UsageError: something is wrong with the config, the model training.init_from is missing, or
@@ -79,9 +86,12 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
         inherited = {key: value for key, value in given.model if DEFAULT_TO.get(key) not in model}
         values["model"] = inherited | model
 
-    config = config_file.load(path, overrides, inherit)
+    if text is None:
+        config = config_file.load(path, overrides, inherit)
+    else:
+        config = config_file.parse(text, str(path), overrides, inherit)
     if theirs is not None:
-        _report(config, theirs, subword_keys)
+        _report(config, theirs, subword_keys, say if text is None else lambda message: None)
         config = config.model_copy(update={"subword": _kept_subwords(config, theirs, theirs.tags)})
     elif own is not None:
         symbols = own.subword.user_symbols
@@ -108,8 +118,10 @@ def _continued(model_dir: object, other: str) -> Config | None:
     return None
 
 
-def _report(config: Config, theirs: Config, subword_keys: Iterable[str]) -> None:
-    """Lists what the recipe gives and the model training.init_from has otherwise.
+def _report(
+    config: Config, theirs: Config, subword_keys: Iterable[str], output: Callable[[str], None]
+) -> None:
+    """Outputs what the recipe gives and the model training.init_from has otherwise.
 
     Raises:
         UsageError: the width of the model differs.
@@ -129,11 +141,11 @@ def _report(config: Config, theirs: Config, subword_keys: Iterable[str]) -> None
             "Leave them out of the recipe, and the model is that of training.init_from"
         )
     if different:
-        say(f"{subject}: the recipe changes this model:{different}")
+        output(f"{subject}: the recipe changes this model:{different}")
     keys = [key for key, value in theirs.subword if value != getattr(config.subword, key)]
     keys = [key for key in keys if key in subword_keys]
     if kept := _listed("subword", keys, config.subword, theirs.subword):
-        say(f"{subject}: its subwords are used. These keys of the recipe have no effect:{kept}")
+        output(f"{subject}: its subwords are used. These keys of the recipe have no effect:{kept}")
 
 
 def _meant(model: ModelConfig) -> dict[str, Any]:

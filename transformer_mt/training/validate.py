@@ -4,6 +4,7 @@ choice between checkpoints and the score of the test set."""
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import paddle
@@ -11,7 +12,10 @@ import paddle
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.corpus import Split
-from transformer_mt.data.prepare import PreparedData
+from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.normalization import normalized
+from transformer_mt.data.prepare import DevSet, PreparedData
+from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import NON_AUTOREGRESSIVE_LIMITS, default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import engine_of, sentences_in_free_memory
@@ -25,7 +29,7 @@ from transformer_mt.scoring.metrics import (
     score_for,
     tokenizer_for,
 )
-from transformer_mt.scoring.significance import Difference, paired_tests
+from transformer_mt.scoring.significance import Difference, MetricComparison, paired_tests
 from transformer_mt.scoring.suspicions import suspicions
 from transformer_mt.training import checkpoint
 from transformer_mt.training.folder import RunDirectory
@@ -84,24 +88,33 @@ class DevScores:
 
 def metrics_of(config: Config) -> list[str]:
     """Returns the metrics that training computes: the default ones, and training.best_metric."""
+    return list(dict.fromkeys([*DEFAULT_METRICS, deciding_metric(config)]))
+
+
+def deciding_metric(config: Config) -> str:
+    """Returns the metric that decides at the end of a run: training.best_metric, or BLEU if that is
+    no score of translations."""
     best = config.training.best_metric
-    return [*DEFAULT_METRICS, *({best} & METRICS.keys() - set(DEFAULT_METRICS))]
+    return best if best in METRICS else "bleu"
 
 
-def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
-    """Measures the dev set, shared by all processes; None if one of them was asked to stop."""
+def validate(config: Config, dev: DevSet, subwords: Subwords, updater: Updater) -> DevScores | None:
+    """Measures a dev set, shared by all processes; None if one of them was asked to stop."""
     with updater.final_weights():
-        nll, loss = dev_loss(config, data, updater)
-        hypotheses = dev_hypotheses(config, data, updater)
+        nll, loss = dev_loss(config, dev.encoded, subwords, updater)
+        hypotheses = dev_hypotheses(config, dev.split.text[0], subwords, updater)
     if hypotheses is None:
         return None
-    scores = score_for(config, hypotheses, data.dev_split.text[1], metrics=metrics_of(config))
+    scores = score_for(config, hypotheses, dev.split.text[1], metrics=metrics_of(config))
     return DevScores(loss, nll, perplexity(nll), scores, hypotheses)
 
 
-def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
-    """Returns the negative log-likelihood and the smoothed loss per dev token, in nats."""
-    corpus, processes = data.dev, updater.processes
+def dev_loss(
+    config: Config, corpus: EncodedCorpus, subwords: Subwords, updater: Updater
+) -> tuple[float, float]:
+    """Returns the negative log-likelihood and the smoothed loss per target token of a dev set, in
+    nats."""
+    processes = updater.processes
     lengths = corpus.source.lengths, corpus.target.lengths
     decoded = decoded_lengths(config, *lengths)
     batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
@@ -112,7 +125,7 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
         found = []
         with paddle.no_grad():
             for sentences in batches[processes.rank :: processes.world_size]:
-                batch = collate(corpus, sentences, data.subwords)
+                batch = collate(corpus, sentences, subwords)
                 loss, nll = updater.losses(batch)
                 found.append(paddle.stack([nll, loss]))
                 sums[2] += batch.target_tokens
@@ -125,8 +138,10 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     return nll / tokens, loss / tokens
 
 
-def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list[str] | None:
-    """Translates the dev set; None if a process was asked to stop."""
+def dev_hypotheses(
+    config: Config, sources: list[str], subwords: Subwords, updater: Updater
+) -> list[str] | None:
+    """Translates the sources of a dev set; None if a process was asked to stop."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     decoding = config.decoding.model_copy(
@@ -138,19 +153,18 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
     if paddle.get_device() == "cpu":
         lines, at_once = DEV_LINES, default_at_once
     else:
-        vocab_size = data.subwords.target.size
+        vocab_size = subwords.target.size
         lines = GPU_DEV_LINES
         at_once = partial(sentences_in_free_memory, [config.model], vocab_size)
     translator = LineTranslator(
-        engine_of([updater.model], data.subwords),
-        data.subwords,
+        engine_of([updater.model], subwords),
+        subwords,
         config.model_copy(update={"decoding": decoding}),
         at_once,
         # At first, a model may say nothing but the same word, up to the greatest length.
         warn=lambda message, kind: None,
         limits=NON_AUTOREGRESSIVE_LIMITS if config.model.non_autoregressive else None,
     )
-    sources = data.dev_split.text[0]
     hypotheses = [""] * len(sources)
     count = processes.world_size
     with progress(total=len(sources), title="validating", unit="lines") as bar:
@@ -175,7 +189,7 @@ def choose_average(config: Config, data: PreparedData, directory: RunDirectory) 
     the best checkpoint is better on the dev set by more than chance. (It was chosen on this dev
     set, and partly by luck. On other text, averages are usually better.)"""
     asked = config.training.average_last
-    count = min(asked, len(directory.saved_checkpoints()))
+    count = min(asked, len(directory.trained_checkpoints()))
     if count < asked:
         warn(f"training.average_last: {asked}: only {count} checkpoints exist; using those")
     best = directory.best()
@@ -187,7 +201,7 @@ def choose_average(config: Config, data: PreparedData, directory: RunDirectory) 
     _, references = data.dev_split.text
     translations = []
     for path, kind in ((average, "average"), (best, "best")):
-        scores, hypotheses = _score(config, data.dev_split, directory, path.name)
+        scores, hypotheses = scored(config, data.dev_split, directory, path.name)
         translations.append(hypotheses)
         directory.log(kind=kind, checkpoint=path.name, **scores.as_dict())
         if path == average:
@@ -195,8 +209,7 @@ def choose_average(config: Config, data: PreparedData, directory: RunDirectory) 
                 warn(f"dev set: {message}")
         brief = "  ".join(scores.labelled())
         say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
-    metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
-    difference = tested_difference(config, metric, translations, references)
+    difference = tested_difference(config, deciding_metric(config), translations, references)
     is_best_better = difference.is_significant and difference.gain > 0
     chosen = best if is_best_better else average
     directory.set_best(chosen)
@@ -209,43 +222,61 @@ def tested_difference(
     config: Config, metric: str, translations: list[list[str]], references: list[str]
 ) -> Difference:
     """Tests whether the second of two translations differs from the first in a metric by more than
-    chance. Of very many lines, only some are read, which tell the same and fit into the memory."""
-    lines = Group("", spread(len(references), MANY_LINES))
-    systems = [lines.of(own) for own in translations]
-    (compared,) = paired_tests(systems, [lines.of(references)], tokenizer_for(config), [metric])
+    chance."""
+    (compared,) = compared_scores(config, [metric], translations, references)
     return compared.scores[1].difference
 
 
-def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Translates the test set with the best checkpoint and prints the score and some samples."""
+def compared_scores(
+    config: Config, metrics: list[str], translations: list[list[str]], references: list[str]
+) -> list[MetricComparison]:
+    """Tests whether a translation differs from the first of several by more than chance, in each
+    metric. Of very many lines, only some are read, which tell the same and fit into the memory."""
+    lines = Group("", spread(len(references), MANY_LINES))
+    systems = [lines.of(own) for own in translations]
+    own = [normalized(line, config.subword.normalization) for line in lines.of(references)]
+    return paired_tests(systems, [own], tokenizer_for(config), metrics)
+
+
+def score_test(config: Config, split: Split, directory: RunDirectory) -> list[str]:
+    """Translates a test set with the checkpoint to translate with, and prints the score and some
+    samples. Returns the translations."""
     name = directory.checkpoint().name
-    sources, references = data.test_split.text
+    title = split.name.replace("_", " ")
+    sources, references = split.text
     # The confidence intervals of more lines would need gigabytes.
     confidence = len(references) <= MANY_LINES
-    scores, hypotheses = _score(config, data.test_split, directory, name, confidence)
+    scores, hypotheses = scored(config, split, directory, name, confidence)
     for message in suspicions(sources, hypotheses, [references], scores):
-        warn(f"test set: {message}")
+        warn(f"{title} set: {message}")
     texts = {"source": sources, "reference": references, "hypothesis": hypotheses}
     for side, text in texts.items():
-        directory.write_lines(f"test.{side}", text)
-    directory.log(kind="test", checkpoint=name, **scores.as_dict())
+        directory.write_lines(f"{split.name}.{side}", text)
+    directory.log(kind=split.name, checkpoint=name, **scores.as_dict())
     for index in spread(len(sources), config.evaluation.samples):
         show(f"source      {sources[index]}")
         show(f"translation {hypotheses[index]}")
         show(f"reference   {references[index]}\n")
-    show(f"test set, {name}: {scores}")
+    show(f"{title} set, {name}: {scores}")
+    return hypotheses
 
 
-def _score(
-    config: Config, split: Split, directory: RunDirectory, name: str, confidence: bool = False
+def scored(
+    config: Config,
+    split: Split,
+    directory: RunDirectory,
+    name: str,
+    confidence: bool = False,
+    **decoding: Any,
 ) -> tuple[Scores, list[str]]:
     """Translates a split with the checkpoint of a name; returns the scores and the translations.
 
     Args:
         confidence: whether the scores get confidence intervals.
+        decoding: settings in place of those of the config.
     """
     sources, references = split.text
-    translator = Translator.load(directory.path, name, device=paddle.get_device())
+    translator = Translator.load(directory.path, name, device=paddle.get_device(), **decoding)
     with progress(total=len(sources), title=f"{split.name} set, {name}", unit="lines") as bar:
         hypotheses = translator.translate(sources, bar.update)
     metrics = metrics_of(config)
