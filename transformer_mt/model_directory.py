@@ -45,7 +45,6 @@ from transformer_mt.utils.console import quoted, visible, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import UNREADABLE, byte_lines, require_distinct
 from transformer_mt.utils.folders import CHECKSUMS, is_sealed, listed, verify
-from transformer_mt.weights import ADAPTERS
 
 if TYPE_CHECKING:
     from transformer_mt.data.shortlist import Shortlist
@@ -248,6 +247,8 @@ class ModelDirectory:
         """
         self.own("checkpoints")
         saved = self.saved_checkpoints()
+        from transformer_mt.weights import ADAPTERS  # it imports NumPy
+
         if not saved and (self.path / ADAPTERS).is_file():
             raise UsageError(
                 f"{self.path} has adapters alone. Add them to the model that they were trained "

@@ -83,7 +83,7 @@ def test_general_text_is_half_of_an_epoch_and_its_sets_are_held_out(general, fol
 
 def test_given_sets_and_new_subwords(general, folder):
     write_pairs(folder / "general", "test", PAIRS[300:310])
-    write_lines(folder / "symbols.txt", ["WLAN", "", "{x,y}", "WLAN"])
+    write_lines(folder / "symbols.txt", ["WLAN", "", "{x,y}"])
     config = make(general, general_test="general/test", add_symbols="symbols.txt")
     assert config.data.general_test == "../general/test"
     assert config.subword.user_symbols == ["WLAN", "{x,y}"]

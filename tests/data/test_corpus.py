@@ -140,7 +140,7 @@ def test_a_text_is_read_to_its_end(tmp_path, monkeypatch):
     write_pairs(tmp_path, "dev", [("a", " "), ("b", "\u2003"), ("", "")], ".gz")
     write(tmp_path / "test.tsv", ["\tx", " \ty"])
     corpus = open_corpus(data_config(tmp_path, dev="dev", test="test.tsv"))
-    assert [split.text for split in corpus[1:]] == [
+    assert [split.text for split in corpus[1:3]] == [
         (["a", "b", ""], [" ", "\u2003", ""]),
         (["", " "], ["x", "y"]),
     ]
@@ -199,7 +199,7 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
     for number in (8000, 33708):
         config = wmt_layout(tmp_path / str(number), pairs, ["c", "ababc"], number)
         corpus = open_corpus(config)
-        assert [list(split) for split in corpus] == [pairs] * 3
+        assert [list(split) for split in corpus[:3]] == [pairs] * 3
         assert corpus.test.text[1] == corpus.dev.text[1] == ["c", "ababc"]
         assert corpus.train.text[1] == ["c", "ab@@ ab@@ c"]
         assert DATASETS["wmt14ende"].vocabulary(config.root).name == f"vocab_all.bpe.{number}"

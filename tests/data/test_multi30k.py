@@ -36,7 +36,7 @@ def config(**keys) -> DataConfig:
 def test_plain_files_of_the_real_corpus(shared_data):
     root = shared_data / "multi30k"
     corpus = open_corpus(config(root=str(root)))
-    for split, name in zip(corpus, ("train", "val", "test2016"), strict=True):
+    for split, name in zip(corpus[:3], ("train", "val", "test2016"), strict=True):
         sides = [
             (root / f"{name}.{lang}").read_bytes().decode().split("\n") for lang in ("en", "de")
         ]
@@ -85,7 +85,7 @@ def files(folder: Path) -> list[str]:
 def test_a_download_is_checked_and_kept(server, home):
     for _ in range(2):
         corpus = open_corpus(config())
-        assert {split.name: list(split) for split in corpus} == TEXT
+        assert {split.name: list(split) for split in corpus[:3]} == TEXT
         assert files(home) == sorted(f"Multi30k/{name}" for name in MULTI30K_SHA256)
         shutil.rmtree(server, ignore_errors=True)
 

@@ -33,13 +33,13 @@ import paddle
 from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
 
-from transformer_mt.config.schema import Config, Heads, ModelConfig
+from transformer_mt.config.schema import Config, Heads
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.paddle_engine import StepwiseEngine
 from transformer_mt.export.registry import PADDLE_INFERENCE, EngineSpec
 from transformer_mt.model import operations
 from transformer_mt.model.cache import AncestorMask, LayerCache
-from transformer_mt.model.layers import divisors
+from transformer_mt.model.layers import PositionalEncoding, divisors
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.errors import UserError
@@ -68,7 +68,7 @@ def write_model(
     model.eval()
     own_positions = model.positional_encoding
     # A table of positions would end somewhere.
-    model.positional_encoding = _Positions(config.model)
+    model.positional_encoding = _Positions(own_positions)
     try:
         with operations.plain():
             programs = {
@@ -186,10 +186,10 @@ class _Positions(nn.Layer):
     last position. It computes in float64, as `layers.sinusoids` does, with which
     tests/test_parity.py holds it together."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, positions: PositionalEncoding) -> None:
         super().__init__()
-        self.d_model = config.d_model
-        of_pairs = paddle.to_tensor(divisors(config.d_model, config.positions), "float64")
+        self.d_model = positions.table.shape[1]
+        of_pairs = paddle.to_tensor(divisors(self.d_model, positions.kind), "float64")
         self.register_buffer("divisors", of_pairs, persistable=False)  # (ceil(d_model / 2),)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:

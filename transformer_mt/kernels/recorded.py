@@ -177,8 +177,8 @@ class RecordedFeedForward:
     """A `PositionwiseFeedForward`."""
 
     def __init__(self, feed_forward: PositionwiseFeedForward) -> None:
-        self._activation = feed_forward.activation
         self._inner = RecordedLinear(feed_forward.inner_projection)
+        self._activation = feed_forward.activation
         gate = feed_forward.gate_projection
         self._gate = None if gate is None else RecordedLinear(gate)
         self._outer = RecordedLinear(feed_forward.output_projection)
