@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.pretrained.random_models import SPECIFICATIONS, write_huggingface
 from tests.support import (
     TIMEOUT,
     demo_pairs,
@@ -102,6 +103,7 @@ def test_every_command_works_in_a_fresh_process(tmp_path):
     for name, lines in zip(("source", "reference"), zip(*demo_pairs(9), strict=True), strict=True):
         directory.write_lines(f"dev/{name}", lines)
     text = ("--source", source, "--target", target)
+    write_huggingface(SPECIFICATIONS["plain"], tmp_path / "opus")
     jobs = {
         "augment": ("pairs", "--forward", model, "--source", source),
         "compare": (target, source, "--reference", target),
@@ -111,6 +113,7 @@ def test_every_command_works_in_a_fresh_process(tmp_path):
         "average": (model, "--last", 2),
         "shortlist": (model, *text),
         "info": (model,),
+        "import": ("opus", "imported"),
         "check-device": ("--device", "cpu"),
     }
     assert jobs.keys() | in_readme == COMMANDS.keys()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from contextlib import suppress
 
 import paddle
@@ -108,6 +109,20 @@ def test_a_signal_is_raised_at_once_or_at_the_end_of_the_outermost_block(number,
     process.send_signal(number)
     assert process.communicate(timeout=10)[0] == expected
     assert process.returncode == code
+
+
+def test_a_signal_while_an_object_is_deleted():
+    """Python ignores an exception there."""
+
+    class Object:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            sum(range(1000))  # the handler runs in here
+
+    with pytest.raises(Interrupted), signals.raised():
+        thing = Object()
+        del thing
+        time.sleep(TIMEOUT)
 
 
 def test_a_second_ctrl_c_is_not_held_back():

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType
 from typing import Any, TypeVar
 
 from transformer_mt.utils.errors import Interrupted, UserError
@@ -21,6 +22,8 @@ from transformer_mt.utils.errors import Interrupted, UserError
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A constant of Linux's prctl.h.
 PR_SET_PDEATHSIG = 1
+# After this time, a signal that could not be handled is sent again.
+AGAIN_SECONDS = 0.01
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -111,8 +114,13 @@ def blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _handle(number: int, frame: object) -> None:
+def _handle(number: int, frame: FrameType | None) -> None:
     global _pending, _raised
+    if frame is not None and frame.f_code.co_name == "__del__":
+        # Python ignores an exception there, so the signal is sent again a moment later.
+        main = threading.main_thread().ident
+        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+        return
     if number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         # The kernel delivered it to another thread, while this thread, in which Python runs
         # handlers, has it blocked. It is sent to this thread again, where it waits.
