@@ -21,7 +21,6 @@ from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.data.vocabulary import MarianVocabulary, SentencePieceVocabulary
 from transformer_mt.pretrained.model import (
-    PAD,
     STARTS,
     UNK,
     Pretrained,
@@ -57,10 +56,10 @@ def read(source: Source) -> Pretrained:
     problems = Problems(source.title)
     config = source.json("config.json")
     model = _model(config, problems)
-    is_tied = config.get("tie_word_embeddings", True) is not False
+    is_tied = model.tie_embeddings
     is_shared = config.get("share_encoder_decoder_embeddings", True) is not False
-    names = ["vocab.json", *(["target_vocab.json"] if _has_two_vocabularies(source) else [])]
-    vocabularies = [source.vocabulary(name) for name in names]
+    names = "vocab.json", "target_vocab.json"
+    vocabularies = [source.vocabulary(name) for name in names if name in source.names]
     special = _special(config, vocabularies, problems)
     problems.raise_if_any()
 
@@ -90,20 +89,20 @@ def read(source: Source) -> Pretrained:
     problems.raise_if_any()
 
     model, weights = untied(model, found.weights, is_joint=len(vocabularies) == 1)
-    pad = special["pad"]
-    if special["bos"] == pad:
-        weights = with_start(weights, pad)
-        special = {**special, "bos": max(sizes.values())}
-        for pieces in vocabularies:
-            pieces.append(next(name for name in STARTS if name not in pieces))
-    subwords = read_subwords(source, [(pieces, special) for pieces in vocabularies])
+    numbered = [(pieces, special) for pieces in vocabularies]
+    if special["bos"] == special["pad"]:
+        weights = with_start(weights, special["pad"])
+        numbered = [
+            (
+                [*pieces, next(name for name in STARTS if name not in pieces)],
+                {**special, "bos": len(pieces)},
+            )
+            for pieces in vocabularies
+        ]
+    subwords = read_subwords(source, numbered)
     return Pretrained(
         model, weights, subwords, _languages(source), _beam_size(config), _license(source)
     )
-
-
-def _has_two_vocabularies(source: Source) -> bool:
-    return "target_vocab.json" in source.names
 
 
 def _model(config: dict[str, Any], problems: Problems) -> ModelConfig:
@@ -128,11 +127,11 @@ def _model(config: dict[str, Any], problems: Problems) -> ModelConfig:
     sizes: dict[str, Any] = {}
     for ours, theirs in keys.items():
         values = [config.get(key) for key in theirs]
-        listed = " and ".join(theirs)
         value = values[0]
         if type(value) is not int or not 0 < value <= 2**16:
             problems.add(f"{theirs[0]}: {value!r}: it must be a natural number")
         elif values != [value] * len(values):
+            listed = " and ".join(theirs)
             problems.add(f"{listed} differ ({value} and {values[-1]}); here they are one number")
         else:
             sizes[ours] = value
@@ -348,14 +347,15 @@ def _generation(config: Config, subwords: Subwords) -> dict[str, Any]:
 
 
 def _tokenizer(config: Config, subwords: Subwords) -> dict[str, Any]:
-    eos, pad = subwords.target.pieces([subwords.target.eos, subwords.target.pad])
+    target = subwords.target
+    unk, eos, pad = target.pieces([target.unk, target.eos, target.pad])
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": config.data.source_lang,
         "target_lang": config.data.target_lang,
-        "unk_token": UNK,
+        "unk_token": unk,
         "eos_token": eos,
-        "pad_token": pad if pad else PAD,
+        "pad_token": pad,
         "model_max_length": 512,
         "separate_vocabs": not subwords.joint,
     }

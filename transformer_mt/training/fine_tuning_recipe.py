@@ -70,10 +70,10 @@ def make_recipe(
     """
     used = devices.use(device)
     draft = FineTuningDraft(path, base, place, symbols)
-    shares = _mix_in(draft, place["mix"])
     protected = [f"protected    {', '.join(draft.values['protect'])}, as before"]
     if not draft.values["protect"]:  # The symbols are added to the subwords.
         protected = choose_protected(draft, open_corpus(draft.config().data).train)
+    shares = _mix_in(draft, place["mix"])
     say(f"timing some steps of {base} ...")
     data, timing = _fit_held_out(draft, minutes * 60, used)
     warn_if_slowed(timing)
