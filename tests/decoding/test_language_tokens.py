@@ -67,7 +67,9 @@ def test_a_line_without_a_known_token_is_named(tmp_path):
     reader.read(Line(f">>eng<< {FIRST}"), 4)
     reader.read(Line(""), 5)
     assert len(warnings) == 2
-    assert "line 3" in warnings[0] and "it has none. Put >>deu<<, >>fra<< before" in warnings[0]
+    assert (
+        "line 3" in warnings[0] and "it has none. Put one of >>deu<<, >>fra<< before" in warnings[0]
+    )
     assert "line 4" in warnings[1] and ">>eng<< is none of them" in warnings[1]
     # A model with one target language needs none.
     reader, warnings = make_reader(tmp_path, marian_subwords(PAIRS, tokens=()))

@@ -395,8 +395,8 @@ class LineReader:
         others = f" and {len(tokens) - 5} more" if len(tokens) > 5 else ""
         self.warn(
             f"line {line}: the model needs the token of a target language before each line, and "
-            f"{what}. Put one before each line ({', '.join(islice(tokens, 5))}{others}), or give one of "
-            "them for all lines in decoding.tag (--tag)",
+            f"{what}. Put one of {', '.join(islice(tokens, 5))}{others} before each line, or give "
+            "it for all lines in decoding.tag (--tag)",
             "lines have no token of a target language that the model knows",
         )
 
