@@ -94,7 +94,7 @@ class Adapters:
     Attributes:
         scale: the factor of A B, which is alpha / rank.
         base: the SHA-256 of the file with the weights that they were trained for.
-        base_name: the model directory and the checkpoint that these weights were taken from.
+        base_name: the name of the model directory that these weights were taken from.
         arrays: the matrices A, float32 (in, rank), and B, float32 (rank, out), by their names.
     """
 
