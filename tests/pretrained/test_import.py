@@ -24,7 +24,7 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.pretrained import huggingface, marian
 from transformer_mt.pretrained.sources import open_source
 from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.weights import read_weights
+from transformer_mt.weights import read_weights, write_tensors
 
 TOLERANCE = 1e-4
 # `transformers` ends outputs of this length in another way than the search here does.
@@ -218,6 +218,25 @@ def _tensors(given):
         return {name: tensor.astype("float32") for name, tensor in given.items()}
     with open_source(str(given)) as source:
         return source.tensors("model.safetensors")
+
+
+def test_vocabularies_of_two_sizes(tmp_path):
+    """Each side has a start of its own behind its subwords; the ids of the others are the same."""
+    folder = write("separate", "huggingface", tmp_path)
+    pieces = json.loads((folder / "target_vocab.json").read_text("utf-8"))
+    (folder / "target_vocab.json").write_text(json.dumps({**pieces, "one more": len(pieces)}))
+    tensors = _tensors(folder)
+    for name in ("model.decoder.embed_tokens.weight", "lm_head.weight"):
+        if name in tensors:
+            tensors[name] = np.concatenate([tensors[name], tensors[name][-1:]])
+    tensors["final_logits_bias"] = np.pad(tensors["final_logits_bias"], ((0, 0), (0, 1)))
+    write_tensors(folder / "model.safetensors", tensors)
+    found = imported(folder)
+    source, target = found.subwords.source, found.subwords.target
+    assert (source.bos, target.bos) == (len(pieces), len(pieces) + 1)
+    assert source.size == len(pieces) + 1 and target.size == len(pieces) + 2
+    assert (source.pad, source.eos, source.unk) == (target.pad, target.eos, target.unk)
+    built(found)
 
 
 def test_a_zip_archive_gives_the_same_model(directory, tmp_path):
