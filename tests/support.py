@@ -22,9 +22,9 @@ from transformer_mt.config.schema import Config
 from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.encoded import Limits, encoded_corpus
+from transformer_mt.data.marian_vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
-from transformer_mt.data.vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.model.variants import build_model

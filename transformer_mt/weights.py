@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from transformer_mt.utils.console import visible
 from transformer_mt.utils.errors import UserError
@@ -41,6 +41,9 @@ OPTIMIZER = "optimizer.safetensors"
 ADAPTERS = "adapters.safetensors"
 ADAPTERS_FACTS = "adapters.json"
 BASE = "base"
+# The types of NumPy by the names that the files have for them.
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"}
+DTYPES |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
 # The ends of the names of the two matrices that belong to a weight.
 WEIGHT, A, B = ".weight", ".adapter_a", ".adapter_b"
 
@@ -72,18 +75,31 @@ def write_tensors(
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """Returns the arrays in a file by their names.
 
+    The arrays are views of the file, which is mapped into memory. Processes that have the same file
+    share this memory. What is written to an array changes neither the file nor another process.
+
     Raises:
         OSError: the file can't be read.
         ValueError: the file is damaged, has another format, or holds NaN or infinity. With these, a
             model would translate every line to an empty one.
     """
     try:
-        arrays = load_file(path)
+        with safe_open(path, "numpy"):  # checks the header, and that the tensors fill the file
+            content = np.memmap(path, np.uint8, mode="c")
     except SafetensorError as error:
         raise ValueError(str(error).split("\n")[0]) from None
-    for name, array in arrays.items():
+    data = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:data].tobytes())
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"{name} has the unknown type {entry['dtype']}")
+        array = content[data + start : data + end].view(DTYPES[entry["dtype"]])
         if not np.isfinite(array).all():  # 25 ms for 200 MB
             raise ValueError(f"{name} holds NaN or infinity")
+        arrays[name] = np.asarray(array).reshape(entry["shape"])
     return arrays
 
 
@@ -248,9 +264,14 @@ def write_pdparams(checkpoint: Path, output: Path) -> None:
     write_atomically(output, content.getvalue())
 
 
-def load_weights(checkpoint: Path, model: nn.Layer) -> None:
+def load_weights(checkpoint: Path, model: nn.Layer, is_shared: bool = False) -> None:
     """Loads a checkpoint into all parameters of a model. If the model has adapters, they are loaded
     beside the weights that they were trained for.
+
+    Args:
+        is_shared: whether parameters on the CPU become views of the file, as `read_tensors` gives
+            them, for models that only translate. Then all processes that translate with these
+            weights, or with adapters for them, hold what they have in common once.
 
     Raises:
         UserError: the file is missing or damaged, or does not fit the model. In that case, the
@@ -267,8 +288,13 @@ def load_weights(checkpoint: Path, model: nn.Layer) -> None:
     problems += [f"{name} is not in the model" for name in weights if name not in parameters]
     if problems:
         raise UserError(f"{checkpoint / WEIGHTS} does not fit the config: " + "; ".join(problems))
+    from transformer_mt.model.operations import tensor
+
     for name, parameter in parameters.items():
-        parameter.set_value(weights[name])
+        if is_shared and parameter.place.is_cpu_place():
+            tensor(weights[name])._share_buffer_to(parameter)
+        else:
+            parameter.set_value(weights[name])
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, marian_subwords, train_subwords
+from transformer_mt.data.marian_vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.data.subword import Subwords, read_symbols
-from transformer_mt.data.vocabulary import MarianVocabulary, PieceIds, WordVocabulary, seeded
+from transformer_mt.data.vocabulary import WordVocabulary, seeded
 from transformer_mt.utils.errors import UsageError, UserError
 
 GOLDEN = Path(__file__).parent / "marian_tokenizer"

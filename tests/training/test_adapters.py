@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
 import yaml
 
@@ -18,13 +19,14 @@ from tests.support import (
     run_here,
     write_pairs,
 )
+from transformer_mt.model.variants import build_model
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
 from transformer_mt.training.adapters import apply_adapter
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.translator import Translator
 from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.weights import Adapters, read_tensors, read_weights
+from transformer_mt.weights import Adapters, load_weights, read_tensors, read_weights
 
 PAIRS = demo_pairs(120)
 RANK, ALPHA = 2, 6.0
@@ -180,6 +182,34 @@ def test_validation_scores_what_is_saved(trained):
     translator = Translator.load(directory.path, "step_6", **settings)
     assert translator.translate([source for source, _ in PAIRS[80:90]]) == hypotheses
     assert len(lines) == 1
+
+
+def test_models_that_translate_share_what_adapters_do_not_change(trained, general):
+    """All parameters without adapters are in the mapped file of the general model, whose inode is
+    that of the adapted model's base, so the kernel holds these pages once for all processes."""
+    directory, _ = trained
+    models = []
+    for is_shared in (False, True):
+        model = build_model(directory.load_config().model, directory.load_subwords())
+        load_weights(directory.checkpoint(), model, is_shared)
+        models.append(dict(model.named_parameters()))
+    assert_same_weights(*({key: x.numpy() for key, x in model.items()} for model in models))
+    file = ModelDirectory(general).checkpoint() / "model.safetensors"
+    content, inode = file.read_bytes(), file.stat().st_ino
+    mapped = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, _, _, its_inode, *_ = line.split()
+        if int(its_inode) == inode:
+            mapped.append(range(*(int(end, 16) for end in addresses.split("-"))))
+    adapted = {
+        key.removesuffix(".adapter_a") for key in Adapters.read(directory.checkpoint()).arrays
+    }
+    for name, parameter in models[1].items():
+        is_mapped = any(parameter.data_ptr() in place for place in mapped)
+        assert is_mapped == (name.removesuffix(".weight") not in adapted)
+    embedding = models[1]["target_embedding.weight"]
+    embedding.set_value(paddle.zeros_like(embedding))
+    assert file.read_bytes() == content
 
 
 def test_fine_tuning_of_an_adapted_model(trained, recipe, tmp_path):

@@ -15,10 +15,9 @@ import sentencepiece
 
 from transformer_mt.config.section import is_symbol
 from transformer_mt.config.text import SPECIAL, SubwordConfig
+from transformer_mt.data.marian_vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.data.normalization import RULES, trainer_options
 from transformer_mt.data.vocabulary import (
-    MarianVocabulary,
-    PieceIds,
     SentencePieceVocabulary,
     Vocabulary,
     WordVocabulary,

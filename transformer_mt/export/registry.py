@@ -211,7 +211,7 @@ class EngineSpec:
         models = []
         for config, checkpoint in zip(self.models, self.checkpoints, strict=True):
             models.append(build_model(config, self.subwords))
-            load_weights(checkpoint, models[-1])
+            load_weights(checkpoint, models[-1], is_shared=True)
             models[-1].eval()
         shortlist = partial(ModelDirectory(self.folder).load_shortlist, self.subwords)
         return engine_of(models, self.subwords, self.config.alignment_heads, shortlist)

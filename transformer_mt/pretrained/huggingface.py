@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.data.marian_vocabulary import MarianVocabulary
 from transformer_mt.data.subword import Subwords
-from transformer_mt.data.vocabulary import MarianVocabulary, SentencePieceVocabulary
+from transformer_mt.data.vocabulary import SentencePieceVocabulary
 from transformer_mt.pretrained.model import (
     STARTS,
     UNK,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from transformer_mt.config.schema import ModelConfig
+from transformer_mt.data.marian_vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.data.subword import Subwords
-from transformer_mt.data.vocabulary import MarianVocabulary, PieceIds
 from transformer_mt.pretrained.names import of_layers, to_ours
 from transformer_mt.pretrained.sources import Source
 from transformer_mt.utils.errors import UserError
