@@ -288,11 +288,11 @@ def load_weights(checkpoint: Path, model: nn.Layer, is_shared: bool = False) -> 
     problems += [f"{name} is not in the model" for name in weights if name not in parameters]
     if problems:
         raise UserError(f"{checkpoint / WEIGHTS} does not fit the config: " + "; ".join(problems))
-    from transformer_mt.model.operations import tensor
+    from paddle.utils.dlpack import from_dlpack
 
     for name, parameter in parameters.items():
         if is_shared and parameter.place.is_cpu_place():
-            tensor(weights[name])._share_buffer_to(parameter)
+            from_dlpack(weights[name])._share_buffer_to(parameter)
         else:
             parameter.set_value(weights[name])
 

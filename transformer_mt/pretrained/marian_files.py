@@ -10,12 +10,8 @@ from typing import IO, Any
 import numpy as np
 import yaml
 
-from transformer_mt.pretrained.limited import (
-    ZipArchive,
-    finite_float32,
-    read_json,
-    shown,
-)
+from transformer_mt.pretrained.limited import LARGEST, finite_float32, read_json
+from transformer_mt.utils.zips import ZipArchive, shown
 
 # The options that a model was trained with are an array of their own in its file.
 OPTIONS = "special:model.yml"
@@ -56,7 +52,7 @@ def read_npz(file: IO[bytes]) -> dict[str, np.ndarray]:
         ValueError: it is damaged, has another format or type, or holds NaN or infinity.
         OSError: it can't be read.
     """
-    archive = ZipArchive(file)
+    archive = ZipArchive(file, LARGEST)
     arrays: dict[str, np.ndarray] = {}
     for member in archive.names():
         name = member.removesuffix(".npy")

@@ -7,14 +7,8 @@ from typing import IO
 
 import numpy as np
 
-from transformer_mt.pretrained.limited import (
-    MB,
-    finite_float32,
-    read_exactly,
-    read_json,
-    shown,
-    size_of,
-)
+from transformer_mt.pretrained.limited import finite_float32, read_json
+from transformer_mt.utils.zips import MB, read_exactly, shown, size_of
 
 _LARGEST_HEADER = 10 * MB  # enough for 50,000 tensors
 _MOST_DIMENSIONS = 8

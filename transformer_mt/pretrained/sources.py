@@ -17,12 +17,13 @@ from typing import IO, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from transformer_mt.pretrained.limited import MB, ZipArchive, read_json, shown, size_of
+from transformer_mt.pretrained.limited import LARGEST, read_json
 from transformer_mt.pretrained.marian_files import read_npz, read_vocabulary, read_yaml
 from transformer_mt.pretrained.safetensors_file import read_safetensors
 from transformer_mt.pretrained.torch_file import read_torch_tensors
 from transformer_mt.utils.console import visible
 from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.zips import MB, ZipArchive, shown, size_of
 
 Kind = Literal["huggingface", "marian"]
 _T = TypeVar("_T")
@@ -114,7 +115,7 @@ class _Zip:
     """A zip archive. If all its files are in one folder, that is left out of their names."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._archive = ZipArchive(file)
+        self._archive = ZipArchive(file, LARGEST)
         paths = [name for name in self._archive.names() if not name.startswith("__MACOSX/")]
         folders = {path.rpartition("/")[0] for path in paths}
         self._folder = min(folders, key=len, default="")

@@ -21,13 +21,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from transformer_mt.pretrained.limited import (
-    ZipArchive,
-    finite_float32,
-    read_exactly,
-    shown,
-    size_of,
-)
+from transformer_mt.pretrained.limited import LARGEST, finite_float32
+from transformer_mt.utils.zips import ZipArchive, read_exactly, shown, size_of
 
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL_VERSION = 1001
@@ -127,7 +122,7 @@ def read_torch_tensors(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def _read_zip(file: IO[bytes], size: int) -> dict[str, np.ndarray]:
-    archive = ZipArchive(file)
+    archive = ZipArchive(file, LARGEST)
     names = archive.names()
     pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
