@@ -67,7 +67,6 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
         Way("encoder and embeddings frozen", False, (FROZEN,)),
         Way(f"adapters of rank {options.rank}", False, adapters),
         Way("all weights, half general text", True),
-        Way(f"adapters of rank {options.rank}, half general text", True, adapters),
     ]
     lines: list[list[str]] = []
     for number, way in enumerate(ways):

@@ -85,7 +85,7 @@ def program(*arguments, quiet=False):
 
 
 # These train models of their own.
-MECHANISMS = ("copying", "alignment", "non_autoregressive")
+MECHANISMS = ("copying", "alignment", "non_autoregressive", "fine_tuning")
 # What makes each benchmark small.
 SMALL = {
     "benchmark_training": {"SIZES": {"tiny": TINY_MODEL}, "VOCAB_SIZE": 300, "LOSS_VOCAB_SIZE": 99},
@@ -116,6 +116,9 @@ SMALL = {
         ("localisation", "{0}/model --text {0}/train --test {0}/test --threads 1",
          [["model, not protected", "model, protected"], ["as it is", "upper case"],
           *[["model, without the list", "model, by the search", "references"]] * 2]),
+        ("fine_tuning", "{0}/model --train {0}/train --dev {0}/dev --test {0}/test --minutes 0.1 "
+         "--general {0}/train --general-dev {0}/dev --general-test {0}/test --rank 2",
+         [["the model before", "all weights"]]),
         ("copying", " ".join(TINY), [["listed words", "listed words"]]),
         ("alignment", " ".join(["--steps 2", *TINY]),
          [["not guided", "by: diagonal", "by: alignment"]]),
