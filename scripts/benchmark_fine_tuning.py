@@ -1,22 +1,24 @@
 """What ways of fine-tuning a model learn, what they forget, and what they cost.
 
-    .venv/bin/python scripts/benchmark_fine_tuning.py MODEL_DIR --train PREFIX --dev PREFIX \
-        --test PREFIX --general PREFIX --general-dev PREFIX --general-test PREFIX > results.md
+    .venv/bin/python scripts/benchmark_fine_tuning.py MODEL_DIR [key=value ...] --train PREFIX \
+        --dev PREFIX --test PREFIX --general PREFIX --general-dev PREFIX --general-test PREFIX \
+        > results.md
 
 MODEL_DIR is any model directory, an imported one for example. PREFIX.LANGUAGE are the files of a
 text, in the languages of the model: --train, --dev and --test are those of the domain, and the
 others are of the kind that the model was made for. `new --from` writes the recipes, `train` runs
-them one after another, and the scores are those that it tells at its end. --runs keeps what they
-write. Results go to stdout as Markdown, progress to stderr.
+them one after another, and the scores are those that it tells at its end. key=value replaces a
+value of the recipes. --runs keeps what they write. Results go to stdout as Markdown, progress to
+stderr.
 
 How to read the results
 
 All ways have the recipe of the first, and no mix of the weights before and after, unless they are
-called a mix. BLEU is sacreBLEU's, with its 95% interval in brackets, and the difference from the
-model before; * is a difference that is no chance (paired bootstrap, p < 0.05). Minutes are those of
-the training steps alone. Seconds of CPU and memory (the largest resident set of a process) are
-those of the whole command, with validations and tests. MB are those of the weights and of the
-optimiser in a checkpoint.
+called a mix. BLEU is sacreBLEU's, with its 95% interval in brackets. The columns "gained" and "lost"
+are the differences from the model before; a * marks those that are unlikely to be chance (paired
+bootstrap, p < 0.05). Minutes are those of training with its validations. The seconds of CPU and the
+memory, which is the largest resident set of a process, are those of the whole command. The last two
+columns are the sizes of the weights and of the optimiser in a checkpoint.
 """
 
 from __future__ import annotations
@@ -71,14 +73,15 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     lines: list[list[str]] = []
     for number, way in enumerate(ways):
         model_dir = runs / f"way_{number}"
-        use = train(recipes[way.is_mixed], model_dir, way, is_interpolated=False)
+        arguments = recipes[way.is_mixed], model_dir, way, options.overrides
+        use = train(*arguments, is_interpolated=False)
         changes, rest = results(model_dir), costs(model_dir, use)
         if not lines:
             lines.append(["the model before", *scores(changes, "before"), *[""] * len(rest)])
         lines.append([way.name, *scores(changes, "after"), *rest])
         if number == 0:
             # The finished run is continued, and does nothing but mix.
-            train(recipes[False], model_dir, way, is_interpolated=True)
+            train(*arguments, is_interpolated=True)
             share = chosen_share(model_dir)
             mixed = scores(results(model_dir), "after")
             lines.append([f"the same, a mix: {share:.0%} of it", *mixed, *[""] * len(rest)])
@@ -107,9 +110,11 @@ def learning_rate(recipe: Path) -> float:
     return float(yaml.safe_load(recipe.read_text("utf-8"))["training"]["learning_rate"])
 
 
-def train(recipe: Path, model_dir: Path, way: Way, is_interpolated: bool) -> Any:
+def train(
+    recipe: Path, model_dir: Path, way: Way, overrides: list[str], *, is_interpolated: bool
+) -> Any:
     """Runs `train`, and returns what it and its processes have used."""
-    settings = [f"model_dir={model_dir.resolve()}", *way.settings]
+    settings = [f"model_dir={model_dir.resolve()}", *way.settings, *overrides]
     settings += [f"training.interpolate={json.dumps(is_interpolated)}"]
     say(f"train: {way.name}")
     command = [sys.executable, "-m", "transformer_mt", "train", str(recipe.resolve()), *settings]
@@ -173,6 +178,7 @@ def chosen_share(model_dir: Path) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_dir", metavar="MODEL_DIR", type=Path)
+    harness.add_overrides(parser)
     for name in TEXTS:
         parser.add_argument(f"--{name}", metavar="PREFIX", type=Path, required=True)
     minutes = "how long `new` plans each training for (default: 60)"

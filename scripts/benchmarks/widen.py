@@ -4,9 +4,8 @@
 
 A model of the published size can't be trained from the beginning on two cores in an hour. A narrow
 one can. This program makes copies of its channels (Chen et al. 2016, "Net2Net", arXiv 1511.05641,
-section 2.1), and a few minutes of training then let the copies become different. Benchmarks of
-fine-tuning start from such a model, because the cost of a step depends on its size, not on how it
-came about.
+section 2.1), which training then lets become different. The benchmark of fine-tuning starts from
+such a model, because the cost of a step depends on the size of a model, not on how it was made.
 
 The wide model has FACTOR times the width and the inner width, and twice the heads. Its position
 encodings have other frequencies than copies of the narrow model's would have, so its outputs differ

@@ -10,12 +10,14 @@ from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
+import paddle
 import pytest
 
 import benchmark_copying
 import benchmark_training
 from benchmarks import harness, torch_competitor
 from benchmarks.paddlenlp_competitor import Text, example_batches
+from benchmarks.widen import widen
 from tests.support import (
     ROOT,
     demo_pairs,
@@ -25,6 +27,8 @@ from tests.support import (
     run_command,
     write_pairs,
 )
+from transformer_mt.model.variants import build_model
+from transformer_mt.model_directory import ModelDirectory
 
 PAIRS = demo_pairs(600)
 TINY = [
@@ -248,3 +252,28 @@ def test_the_batches_of_paddlenlps_example():
     for batch, following in pairwise(in_order):
         more = np.concatenate([batch, following[:8]])
         assert longer[more].max() * len(more) > 4096
+
+
+def test_a_widened_model_computes_the_same_with_the_same_positions(folder):
+    directory = ModelDirectory(folder / "model")
+    form = {"norm": "post", "bias": True, "output_bias": True, "num_heads": 2, "dropout": 0.0}
+    narrow = directory.load_config().model.model_copy(update={**form, "d_model": 8, "d_ff": 6})
+    wide = narrow.model_copy(update={"d_model": 32, "num_heads": 4, "d_ff": 24})
+    models = [build_model(config, directory.load_subwords()) for config in (narrow, wide)]
+    generator = np.random.default_rng(1)
+    for parameter in models[0].parameters():
+        parameter.set_value(generator.normal(size=parameter.shape).astype(np.float32))
+    weights = {name: x.numpy() for name, x in models[0].named_parameters()}
+    widened = widen(weights, narrow.d_model, narrow.num_heads)
+    for name, parameter in models[1].named_parameters():
+        parameter.set_value(widened.pop(name))
+    assert not widened
+    # Each pair of channels of the positions has four copies.
+    table = models[0].positional_encoding.table.numpy().reshape(-1, 4, 2)
+    models[1].positional_encoding.table.set_value(table.repeat(4, axis=1).reshape(-1, 32))
+    ids = paddle.to_tensor(generator.integers(4, 20, size=(2, 5)))
+    for model in models:
+        model.eval()
+    expected, found = (model(ids, ids).numpy() for model in models)
+    # The logits are as large as 10, and float32 rounds each of the sums.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
