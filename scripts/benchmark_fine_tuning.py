@@ -14,11 +14,12 @@ stderr.
 How to read the results
 
 All ways have the recipe of the first, and no mix of the weights before and after, unless they are
-called a mix. BLEU is sacreBLEU's, with its 95% interval in brackets. The columns "gained" and "lost"
-are the differences from the model before; a * marks those that are unlikely to be chance (paired
-bootstrap, p < 0.05). Minutes are those of training with its validations. The seconds of CPU and the
-memory, which is the largest resident set of a process, are those of the whole command. The last two
-columns are the sizes of the weights and of the optimiser in a checkpoint.
+called a mix. BLEU is sacreBLEU's, with its 95% interval in brackets. "Gained" and "lost" are the
+differences from the model before; a * marks those that are unlikely to be chance (paired bootstrap,
+p < 0.05). Minutes are those of training with its validations, and the seconds of CPU those of the
+whole command. The memory is the largest resident set of a training process, while `train --check`
+takes some steps. The last two columns are the sizes of the weights and of the optimiser in a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     for number, way in enumerate(ways):
         model_dir = runs / f"way_{number}"
         arguments = recipes[way.is_mixed], model_dir, way, options.overrides
-        use = train(*arguments, is_interpolated=False)
-        changes, rest = results(model_dir), costs(model_dir, use)
+        checked = train(*arguments, "--check", is_interpolated=False)
+        used = train(*arguments, is_interpolated=False)
+        changes, rest = results(model_dir), costs(model_dir, checked, used)
         if not lines:
             lines.append(["the model before", *scores(changes, "before"), *[""] * len(rest)])
         lines.append([way.name, *scores(changes, "after"), *rest])
@@ -111,12 +113,17 @@ def learning_rate(recipe: Path) -> float:
 
 
 def train(
-    recipe: Path, model_dir: Path, way: Way, overrides: list[str], *, is_interpolated: bool
+    recipe: Path,
+    model_dir: Path,
+    way: Way,
+    overrides: list[str],
+    *flags: str,
+    is_interpolated: bool,
 ) -> Any:
     """Runs `train`, and returns what it and its processes have used."""
-    settings = [f"model_dir={model_dir.resolve()}", *way.settings, *overrides]
+    settings = [f"model_dir={model_dir.resolve()}", *way.settings, *overrides, *flags]
     settings += [f"training.interpolate={json.dumps(is_interpolated)}"]
-    say(f"train: {way.name}")
+    say(" ".join(["train", *flags, way.name]))
     command = [sys.executable, "-m", "transformer_mt", "train", str(recipe.resolve()), *settings]
     with open(model_dir.with_suffix(".log"), "ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -149,14 +156,18 @@ def scores(changes: dict[str, dict[str, Any]], when: str) -> list[str]:
     return cells
 
 
-def costs(model_dir: Path, use: Any) -> list[str]:
-    """The cells from "steps" on."""
+def costs(model_dir: Path, checked: Any, used: Any) -> list[str]:
+    """The cells from "steps" on.
+
+    Args:
+        checked, used: what `train --check` and `train` have used.
+    """
     last = records(model_dir, "train")[-1]
     return [
         f"{last['step']:,}",
         f"{last['seconds'] / 60:.1f}",
-        f"{use.ru_utime + use.ru_stime:,.0f}",
-        f"{use.ru_maxrss * 1024 / MB:,.0f}",
+        f"{used.ru_utime + used.ru_stime:,.0f}",
+        f"{checked.ru_maxrss * 1024 / MB:,.0f}",
         f"{size_of(model_dir, *WEIGHTS) / MB:,.1f}",
         f"{size_of(model_dir, 'optimizer.safetensors') / MB:,.1f}",
     ]
