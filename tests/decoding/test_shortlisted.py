@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from itertools import chain
 from importlib.util import find_spec
 
 import numpy as np
@@ -100,7 +101,11 @@ def test_a_shortlist_of_everything_changes_nothing(kind, search, models, subword
     settings = SETTINGS.model_copy(update=SEARCHES[search])
     expected = used.search(given, settings)
     found = used.search(given, settings.model_copy(update={"shortlist": True}))
-    assert texts(found) == texts(expected)
+    for its, wanted in zip(chain(*found), chain(*expected), strict=True):
+        assert its.ids == wanted.ids
+        # The matrix of all subwords has another order in memory (`Panels`), in which AVX-512 adds
+        # the products of float32 up in another order.
+        assert (its.log_prob, its.score) == pytest.approx((wanted.log_prob, wanted.score), rel=1e-6)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
