@@ -2,8 +2,8 @@
 
 import shutil
 from dataclasses import replace
-from itertools import chain
 from importlib.util import find_spec
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -81,10 +81,6 @@ def engine(models, subwords, shortlist, fast=True):
     if not fast:
         made._cpu_decoders = []
     return made
-
-
-def texts(found):
-    return [[(one.ids, one.log_prob, one.score) for one in own] for own in found]
 
 
 def alone(sentences):
