@@ -20,6 +20,7 @@ esac
 text=$1 model=${2:-hf:Helsinki-NLP/opus-mt-en-de} minutes=${3:-60}
 folder=${4:-runs/opus_mt_example}
 setup
+"$python" -m pip install --quiet -r "$root/requirements-ctranslate2.txt" # for the export of step 5
 
 run() { "$python" -m transformer_mt "$@"; }
 step() { printf '\n== %s\n' "$*" >&2; }
