@@ -183,8 +183,7 @@ def size_of(model_dir: Path, *names: str) -> int:
 def chosen_share(model_dir: Path) -> float:
     """The share of the fine-tuned model in the mix that was chosen."""
     name = records(model_dir, "change")[-1]["checkpoint"]
-    kept, _, percent = name.partition("mix_")
-    return int(percent) / 100 if not kept and percent else float(name != "step_0")
+    return next(mix["share"] for mix in records(model_dir, "mix") if mix["checkpoint"] == name)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
