@@ -77,6 +77,12 @@ def test_one_run(runs, capsys, tmp_path):
     for text in ("34.00 ± 1.30", "3,190,784", "2 h 0 min", "8,000 of 8,000", "A processor",
                  "training.learning_rate", "empty on one side", "chrF2|nrefs:1|"):  # fmt: skip
         assert text in page, text
+    # The final score comes first, then the loss and the score of the dev set. The rest is folded.
+    headline = page.index('<p class="headline"><b>34.00</b> <span>± 1.30</span>')
+    assert headline < page.index("<figure>")
+    open_ones, folded = page.split('<details class="more-curves">')
+    assert figures(open_ones) == 2 * ["Loss", "BLEU of the dev set"]
+    assert {"Padding", "Gradient norm"} < {*figures(folded.split("</section>")[0])}
     texts = Elements(page).definitions
     assert all(source in texts and reference in texts for source, reference in PAIRS)
     scores = [float(score) for score in re.findall(r'data-score="([\d.]+)"', page)]

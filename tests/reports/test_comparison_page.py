@@ -106,6 +106,12 @@ def test_numbers_and_verdicts_are_on_the_page():
     assert f"Line {example.line}: " in text and example.source in text
     assert re.search("<mark>[^<]*das", page)
     assert page.count("<svg") == page.count('role="img"') == 2
+    # A system has the same colour everywhere.
+    for figure, colours in zip(page.split("<svg")[1:], ["12", "2"], strict=True):
+        drawn = re.findall(r"fill: var\(--series-(\d)\)", figure.split("</svg>")[0])
+        assert sorted(set(drawn)) == list(colours)
+    for letter, colour in zip("AB", "12", strict=True):
+        assert re.search(rf"series-{colour}\)\"></i>{letter}</dt>", page)
 
 
 # ---- In a real browser ----

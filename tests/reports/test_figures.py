@@ -3,6 +3,7 @@ text."""
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 
@@ -84,6 +85,45 @@ def test_bars_and_intervals():
     assert widths["1"][0] == pytest.approx(2 * widths["1"][1], rel=0.01)
     assert widths["2"] == [pytest.approx(2 * widths["1"][0], rel=0.01)]
     assert ">1–10 words<" in figure.svg and ">BLEU<" in figure.svg
+
+
+def test_each_group_can_have_a_colour():
+    """And a shape of its own, for whoever cannot tell the colours apart."""
+    own = Bars("BLEU", [20.0, 22.0], [(19.0, 21.0), (21.0, 23.0)], [1, 2])
+    figure = bars("BLEU", ["A", "B"], "BLEU", [own], zoomed=True)
+    root = ElementTree.fromstring(figure.svg)
+    points = [
+        element.get("style")
+        for element in root.iter("{http://www.w3.org/2000/svg}use")
+        if "fill: var(--series" in element.get("style", "")
+    ]
+    assert [re.search(r"fill: var\(--series-(\d)\)", style)[1] for style in points] == ["1", "2"]
+    outlines = re.findall(r'<path id="[^"]*" d="([^"]*)" style="stroke: var\(--series', figure.svg)
+    assert len(outlines) == len(set(outlines)) == 2
+
+
+def test_a_narrow_range_has_ticks_on_a_logarithmic_axis():
+    """2.8 to 3.4 holds no number of the usual ticks 1, 2, 5."""
+    svg = lines("", "step", "", [Line("a", [(0, 2.8), (1000, 3.4)])], log=True).svg
+    ticks = re.findall(r">([\d.]+)</text>", svg)
+    assert len([tick for tick in ticks if 2.8 <= float(tick) <= 3.4]) >= 2
+
+
+@pytest.mark.parametrize("last", [900, 90_000, 9_000_000])
+def test_labels_of_steps_do_not_touch(last):
+    """In a font in which a digit is 7.7 of the 360 pixels wide."""
+    svg = lines("", "step", "", [Line("a", [(0, 1.0), (last, 2.0)])]).svg
+    labels = re.findall(r'text-anchor: middle[^"]*" x="([\d.]+)"[^>]*>([\d,]+)<', svg)
+    assert len(labels) >= 2
+    ends = [(float(x), 7.7 * len(text) / 2) for x, text in labels]
+    for (one, half), (other, other_half) in pairwise(ends):
+        assert one + half < other - other_half
+
+
+def test_the_unit_is_no_part_of_the_drawing():
+    """The page writes it above the figure, where it lies over no tick."""
+    figure = lines("Loss", "step", "nats per subword", [Line("a", [(0, 1.0), (1, 2.0)])])
+    assert figure.unit == "nats per subword" and "nats" not in figure.svg
 
 
 def test_figures_have_the_colours_of_the_page():

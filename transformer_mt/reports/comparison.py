@@ -44,14 +44,19 @@ def as_page(comparison: Comparison) -> str:
         ModuleNotFoundError: Jinja2 or Matplotlib is not installed.
     """
     metrics = []
+    series = {letter: number for number, letter in enumerate(comparison.systems, 1)}
     for metric in comparison.metrics.values():
         label = metric.metric.label
         scores = dict(zip(comparison.systems, metric.scores, strict=True))
         changes = {letter: own.difference for letter, own in scores.items() if own.difference}
         figures = [
-            _figure(f"{label} of each system", label, scores),
+            _figure(f"{label} of each system", label, scores, series),
             _figure(
-                f"Difference from {comparison.baseline} in {label}", label, changes, has_zero=True
+                f"Difference from {comparison.baseline} in {label}",
+                label,
+                changes,
+                series,
+                has_zero=True,
             ),
         ]
         metrics.append((metric.metric, figures, score_table(comparison, metric)))
@@ -65,7 +70,8 @@ def as_page(comparison: Comparison) -> str:
         significance=SIGNIFICANCE,
         sentence_metric=METRICS[SENTENCE_METRIC].label,
         group_tables=group_tables,
-        share_text=share_text,
+        series=series,
+        share_texts=share_texts,
         change_text=change_text,
     )
 
@@ -74,11 +80,13 @@ def _figure(
     title: str,
     label: str,
     values: Mapping[str, SystemScore | Difference],
+    series: Mapping[str, int],
     has_zero: bool = False,
 ) -> Figure:
-    """Returns a figure of a value of each system, with its 95 % interval."""
+    """Returns a figure of a value of each system, with its 95 % interval and in its colour."""
     ends = [own.interval for own in values.values()]
-    drawn = Bars(label, [own.value for own in values.values()], ends)
+    colours = [series[letter] for letter in values]
+    drawn = Bars(label, [own.value for own in values.values()], ends, colours)
     figure = bars(title, list(values), label, [drawn], zoomed=True, has_zero=has_zero)
     return figure._replace(values=None)  # the page has them in its table of scores
 
@@ -205,10 +213,15 @@ def group_tables(comparison: Comparison, letter: str) -> list[Table]:
 
 def share_text(shares: Shares) -> str:
     """Returns, for example, "better 40 (40.0 %), worse 35 (35.0 %), unchanged 25 (25.0 %)"."""
-    return ", ".join(
-        f"{name} {count:,} ({100 * count / shares.lines:.1f} %)"
+    return ", ".join(share_texts(shares).values())
+
+
+def share_texts(shares: Shares) -> dict[str, str]:
+    """Returns the parts of `share_text`, by "better", "worse" and "unchanged"."""
+    return {
+        name: f"{name} {count:,} ({100 * count / shares.lines:.1f} %)"
         for name, count in vars(shares).items()
-    )
+    }
 
 
 def change_text(example: Example) -> str:

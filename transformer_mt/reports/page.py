@@ -4,8 +4,9 @@ A page is one file. It fetches nothing, and its Content-Security-Policy forbids 
 and never run, because all that a template (Jinja2) is given is escaped, as HTML or as Markdown.
 
 Matplotlib draws the figures, as SVG inside of the page, and a table has their values. Their colours
-are the variables of style.css, so that one figure suits dark and light. Legends and titles are
-HTML, so that no name of a run reaches Matplotlib. The same values always give the same text.
+are the variables of style.css, so that one figure suits dark and light. Titles, legends and the
+units of vertical axes are HTML, which wraps on a narrow screen and never lies over a tick. So no
+name of a run reaches Matplotlib. The same values always give the same text.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ Item = TypeVar("Item")
 TEMPLATES = Path(__file__).with_name("templates")
 WIDTH, HEIGHT = 360, 240  # in pixels where the page is as wide as a phone
 SERIES = 6  # the colours --series-1 and so on; further series begin again with the first
+ACCENT, BACKGROUND = 2, 6  # the series of what matters where there is one run, and of the rest
+# The shapes of points, by series, for whoever cannot tell the colours apart.
+_MARKERS = "osD^vP"
 # Matplotlib draws with these colours, which then become variables of the page.
 _COLOURS = {f"#fe00{number:02x}": f"var(--series-{number})" for number in range(1, SERIES + 1)}
 _INK, _QUIET, _LINE = "#fe0100", "#fe0200", "#fe0300"
@@ -43,6 +47,7 @@ _SETTINGS = {
     "text.parse_math": False,
     # A line of many points is drawn as one of fewer that nobody can tell from it.
     "path.simplify_threshold": 0.5,
+    "font.sans-serif": ["DejaVu Sans"],  # it measures texts; style.css names others to show them in
     "font.size": 12,
     "axes.labelsize": 11.5,
     "axes.axisbelow": True,
@@ -52,6 +57,8 @@ _SETTINGS = {
     **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _LINE),
     **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _QUIET),
 }
+# The width of a digit in pixels; in most fonts it is less.
+_DIGIT = 7.7
 # The most rows of a line in the table behind a figure.
 _ROWS = 30
 
@@ -93,19 +100,23 @@ class Bars(NamedTuple):
     Attributes:
         values: one per group; None leaves the bar out.
         intervals: (lowest, highest) per group, or None.
-        series: the number of the colour, from 1.
+        series: the number of the colour, from 1, or one per group.
     """
 
     label: str
     values: Sequence[float | None]
     intervals: Sequence[tuple[float, float] | None]
-    series: int = 1
+    series: int | Sequence[int] = 1
+
+    def series_of(self, group: int) -> int:
+        return self.series if isinstance(self.series, int) else self.series[group]
 
 
 class Figure(NamedTuple):
     """A figure for the macro of the same name in parts.html.
 
     Attributes:
+        unit: what the vertical axis shows, if that is not written beside it.
         svg: the drawing.
         values: what is drawn; None if the page has it in another table.
         legend: the label, the colour, and the class of style.css (line, dashed or ring) of each
@@ -118,6 +129,7 @@ class Figure(NamedTuple):
     values: Table | None
     legend: Sequence[tuple[str, str, str]]
     note: str = ""
+    unit: str = ""
 
 
 def render(template: str, **values: Any) -> str:
@@ -146,6 +158,7 @@ def _environment(is_html: bool) -> "Environment":
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.globals |= {"differences": differences, "number": shown_number, "Table": Table}
+    environment.globals["SERIES"] = SERIES
     return environment
 
 
@@ -184,7 +197,7 @@ def lines(
     """Returns a figure of lines.
 
     Args:
-        x, y: what the axes show, with the unit.
+        x, y: what the axes show, with the unit. The page writes `y` above the figure.
         log: whether the y-axis is logarithmic. Values that are not positive are then left out.
     """
     legend = []
@@ -198,10 +211,11 @@ def lines(
                 style |= {"markersize": 8, "markerfacecolor": "none"}
             dash = (0, (2.5, 1.5)) if line.dashed else "-"
             colour = _colour(line.series)
-            axes.plot(xs, ys, color=colour, linewidth=1.5, linestyle=dash, **style)
+            width = 1.2 if line.series == BACKGROUND else 1.7
+            axes.plot(xs, ys, color=colour, linewidth=width, linestyle=dash, **style)
             kind = "ring" if is_ring else "dashed" if line.dashed else "line"
             legend.append((line.label, _COLOURS[colour], kind))
-        axes.set(xlabel=x, ylabel=y)
+        axes.set(xlabel=x)
         axes.grid(axis="y")
         positive = [y for line in drawn for _, y in line.points if y is not None and y > 0]
         if log and positive:
@@ -209,10 +223,13 @@ def lines(
         else:
             axes.locator_params(axis="y", nbins=5)
         axes.yaxis.set_major_formatter(lambda value, _: shown_number(value))
-        # Matplotlib's own layout would measure every text, which takes as long as drawing. A digit
-        # is 7.7 pixels wide.
-        left = 28 + 7.7 * max((len(shown_number(tick)) for tick in axes.get_yticks()), default=0)
+        # Matplotlib's own layout would measure every text, which takes as long as drawing.
+        left = 10 + _DIGIT * _longest(axes.get_yticks(), axes.get_ylim())
         axes.figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - 24 / WIDTH, 1 - 8 / HEIGHT)
+        # Steps beyond 100,000 leave room for fewer ticks.
+        digits = 2 + _longest(axes.get_xticks(), axes.get_xlim())
+        room = (WIDTH - 24 - left) / (_DIGIT * digits)
+        axes.locator_params(axis="x", nbins=max(2, min(5, int(room))))
         svg = _svg(axes)
     # Values of the same x are in one row.
     columns = [dict(thinned(line.points, _ROWS)) for line in drawn]
@@ -221,7 +238,7 @@ def lines(
         for at in sorted({at for column in columns for at in column})
     ]
     table = Table([x, *(line.label for line in drawn)], rows, sides=">")
-    return Figure(title, svg, table, legend, note)
+    return Figure(title, svg, table, legend, note, y)
 
 
 def bars(
@@ -245,16 +262,18 @@ def bars(
     columns = []
     with _axes(56 + len(groups) * max(22, 13 * len(drawn) + 8)) as axes:
         for place, series in enumerate(drawn):
-            colour, cells = _colour(series.series), []
+            cells = []
             for group, (value, ends) in enumerate(
                 zip(series.values, series.intervals, strict=True)
             ):
                 cells.append(shown_number(value))
                 if value is None:
                     continue
+                number = series.series_of(group)
+                colour = _colour(number)
                 at = group + (place - (len(drawn) - 1) / 2) * thickness
                 if zoomed:
-                    axes.plot(value, at, "o", color=colour, markersize=9)
+                    axes.plot(value, at, _marker(number), color=colour, markersize=9, zorder=3)
                 else:
                     axes.barh(at, value, thickness * 0.86, color=colour, alpha=0.75 if ends else 1)
                 if ends:
@@ -271,12 +290,13 @@ def bars(
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.set(xlabel=unit)
         axes.grid(axis="x")
+        axes.locator_params(axis="x", nbins=6)
         svg = _svg(axes, "constrained")
     table = Table(
         ["", *(series.label for series in drawn)],
         [list(row) for row in zip(groups, *columns, strict=True)],
     )
-    legend = [(series.label, _COLOURS[_colour(series.series)], "line") for series in drawn]
+    legend = [(series.label, _COLOURS[_colour(series.series_of(0))], "line") for series in drawn]
     return Figure(title, svg, table, legend, note)
 
 
@@ -300,7 +320,6 @@ def _svg(axes: "Axes", layout: str = "none") -> str:
     figure: Any = axes.figure
     figure.set_layout_engine(layout)
     axes.xaxis.set_major_formatter(lambda value, _: shown_number(value))
-    axes.locator_params(axis="x", nbins=5)
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(file, format="svg", transparent=True, metadata=nothing)
@@ -318,11 +337,26 @@ def _colour(series: int) -> str:
     return f"#fe00{(series - 1) % SERIES + 1:02x}"
 
 
+def _marker(series: int) -> str:
+    return _MARKERS[(series - 1) % len(_MARKERS)]
+
+
+def _longest(ticks: Iterable[float], ends: tuple[float, float]) -> int:
+    """The number of characters of the longest label of the ticks on an axis with these ends."""
+    low, high = sorted(ends)
+    return max((len(shown_number(tick)) for tick in ticks if low <= tick <= high), default=0)
+
+
 def _set_log_ticks(axes: "Axes", low: float, high: float) -> None:
     """Chooses few ticks with short labels, for values from `low` to `high`."""
+    from matplotlib.ticker import MaxNLocator
+
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
     ticks = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
     axes.set_yscale("log")
-    axes.set_yticks(ticks[:: len(ticks) // 6 + 1])
+    if len(ticks) > 1:
+        axes.set_yticks(ticks[:: len(ticks) // 6 + 1])
+    else:  # of a range as narrow as 2.1 to 2.4
+        axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.minorticks_off()

@@ -12,7 +12,16 @@ from transformer_mt.config.schema import SECTIONS
 from transformer_mt.model_directory import require_safe_outputs, texts
 from transformer_mt.reports import attention, page
 from transformer_mt.reports.attention import Side
-from transformer_mt.reports.page import Bars, Figure, Line, Table, render, shown_number
+from transformer_mt.reports.page import (
+    ACCENT,
+    BACKGROUND,
+    Bars,
+    Figure,
+    Line,
+    Table,
+    render,
+    shown_number,
+)
 from transformer_mt.reports.record import (
     DataFacts,
     Record,
@@ -40,7 +49,8 @@ class Curve(NamedTuple):
     """A figure of the report.
 
     Attributes:
-        key: of the lines of metrics.jsonl.
+        key: of the lines of metrics.jsonl. The loss and the first of the metrics are what a page
+            shows at once.
         unit: of the y-axis.
         kinds: the kinds of lines that have the key.
         scale: a factor for the values.
@@ -74,12 +84,12 @@ CURVES = [
         Curve(
             f"{metric.label} of the dev set",
             key,
-            f"{metric.label}, 0 to 100" + ("" if metric.higher_is_better else ", lower is better"),
+            "0 to 100" + ("" if metric.higher_is_better else ", lower is better"),
             ("dev", "general_dev"),
         )
         for key, metric in METRICS.items()
     ),
-    Curve("Learning rate", "learning_rate", "learning rate"),
+    Curve("Learning rate", "learning_rate", ""),
     Curve("Gradient norm", "gradient_norm", "largest since the last line, log scale", log=True),
     Curve("Speed", "tokens_per_second", "target subwords per second"),
     Curve("Padding", "padding", "% of the cells of batches", scale=100.0),
@@ -111,8 +121,13 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
         records=records,
         metrics=METRICS,
         glance=_glance(records),
-        over_steps=_figures(records, "step", 1.0, "step"),
-        over_time=_figures(records, "seconds", 1 / seconds, f"{unit} of training"),
+        curves=[
+            (kind, *_figures(records, *axis))
+            for kind, axis in (
+                ("steps", ("step", 1.0, "step")),
+                ("time", ("seconds", 1 / seconds, f"{unit} of training")),
+            )
+        ],
         unit=unit,
         scores=_scores(records),
         changes=[table for record in records if (table := _changes(record))],
@@ -174,9 +189,6 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
             best = max if higher_is_better else min
             value, step = best(points, key=lambda point: point[0])
             yield label, f"{shown_number(value)} at step {step:,.0f}"
-    scores = record.quality.scores
-    for key in scores.values:
-        yield f"{record.quality.split} {METRICS[key].label}", scores.shown(key)
     skipped = [number(line.get("skipped")) or 0 for line in record.lines("train")]
     yield "skipped updates", f"{max([*skipped, len(record.lines('skipped'))]):,.0f}"
     if times := [str(line["time"]) for line in every if "time" in line]:
@@ -186,20 +198,29 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------ curves
 
 
-def _figures(records: Sequence[Record], x: str, scale: float, label: str) -> list[Figure]:
-    figures = []
+def _figures(
+    records: Sequence[Record], x: str, scale: float, label: str
+) -> tuple[list[Figure], list[Figure]]:
+    """Returns the curves that most readers look at, which are the loss and a score of the dev set,
+    and the others."""
+    first: dict[str, Figure] = {}
+    others: list[Figure] = []
     for curve in CURVES:
         drawn = _lines(records, curve, x, scale)
-        if any(value is not None for line in drawn for _, value in line.points):
-            figures.append(
-                page.lines(curve.title, label, curve.unit, drawn, log=curve.log, note=curve.note)
-            )
-    return figures
+        if not any(value is not None for line in drawn for _, value in line.points):
+            continue
+        figure = page.lines(curve.title, label, curve.unit, drawn, log=curve.log, note=curve.note)
+        subject = "score" if curve.key in METRICS else curve.key
+        if subject in ("loss", "score") and subject not in first:
+            first[subject] = figure
+        else:
+            others.append(figure)
+    return list(first.values()), others
 
 
 def _lines(records: Sequence[Record], curve: Curve, x: str, scale: float) -> list[Line]:
-    """Returns the lines of a figure. In one run, each kind of line has its colour. In several runs,
-    each run has its colour, and what is not measured on the dev set is dashed."""
+    """Returns the lines of a figure. In one run, the dev set has the accent colour. In several
+    runs, each run has its colour, and what is not measured on the dev set is dashed."""
     drawn = []
     for place, record in enumerate(records, 1):
         for kind in curve.kinds:
@@ -214,7 +235,8 @@ def _lines(records: Sequence[Record], curve: Curve, x: str, scale: float) -> lis
                 name = record.name if is_alone else f"{record.name}, {label}"
                 drawn.append(Line(name, points, place, is_second))
                 continue
-            drawn.append(Line(label, points, 2 if is_second else 1))
+            second = BACKGROUND if kind == "train" else 1
+            drawn.append(Line(label, points, second if is_second else ACCENT))
             if kind == "dev" and (best := _best(record, curve, x, scale)):
                 drawn.append(best)
     return drawn
@@ -228,7 +250,7 @@ def _best(record: Record, curve: Curve, x: str, scale: float) -> Line | None:
     step, at, value = (number(best.get(key)) for key in ("step", x, curve.key))
     if step is None or at is None or value is None:
         return None
-    return Line(f"best checkpoint (step {step:,.0f})", [(at * scale, value * curve.scale)], 3)
+    return Line(f"best checkpoint (step {step:,.0f})", [(at * scale, value * curve.scale)], ACCENT)
 
 
 # ------------------------------------------------------------------------------------------ scores
@@ -254,7 +276,8 @@ def _scores(records: Sequence[Record]) -> list[Figure]:
     for place, record in enumerate(records, 1):
         scores = record.quality.scores
         values, ends = map(scores.values.get, keys), map(scores.intervals.get, keys)
-        drawn.append(Bars(record.name, list(values), list(ends), place))
+        series = place if len(records) > 1 else ACCENT
+        drawn.append(Bars(record.name, list(values), list(ends), series))
     splits = sorted({record.quality.split for record in records if record.quality.scores.values})
     title = "Scores of " + " and ".join(f"the {split} set" for split in splits)
     figures = [page.bars(title, [METRICS[key].label for key in keys], "score", drawn)]
@@ -293,7 +316,7 @@ def _by_length(records: Sequence[Record]) -> Figure:
         values = {name: bleu for name, _, bleu, _ in record.quality.groups}
         ends = {name: interval for name, *_, interval in record.quality.groups}
         columns = [values.get(name) for name in counts], [ends.get(name) for name in counts]
-        drawn.append(Bars(record.name, *columns, place))
+        drawn.append(Bars(record.name, *columns, place if len(records) > 1 else ACCENT))
     texts = [record.quality.translations for record in records]
     by = "source" if all(text is None or text.sources for text in texts) else "reference"
     labels = [f"{name} ({count:,})" for name, count in counts.items()]
