@@ -1,7 +1,7 @@
 """The command `augment`.
 
 Forward models translate --source, and backward models, which translate in the opposite direction,
-translate --target. Each line of the text and its translation are a pair. docs/augmentation.md says
+translate --target. Each line of the text and its translation are a pair. docs/back-translation.md says
 when to use which method, and how to train on the pairs.
 
 methods:
