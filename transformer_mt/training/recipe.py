@@ -14,6 +14,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+from transformer_mt import kernels
 from transformer_mt.config import file as config_file
 from transformer_mt.config.file import recipe_text
 from transformer_mt.config.schema import Config
@@ -26,7 +27,6 @@ from transformer_mt.training.advice import advice
 from transformer_mt.training.loop import Trainer, seconds_per_step
 from transformer_mt.training.parallel import Processes
 from transformer_mt.training.run import prepare_for
-from transformer_mt import kernels
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, progress, quoted, say, visible, warn
 from transformer_mt.utils.errors import UsageError
@@ -153,7 +153,8 @@ class Draft:
         self.path = path
         self.vocabulary = {"vocab_size": LARGEST_VOCABULARY}
         self.values: dict[str, Any] = {**place, "joint": True, "character_coverage": 1.0}
-        self.values |= {"protect": [], "max_length": USUAL_LENGTH, "dropout": 0.1, "seconds": 0.0, "epochs": 0.0}
+        self.values |= {"protect": [], "max_length": USUAL_LENGTH, "dropout": 0.1}
+        self.values |= {"seconds": 0.0, "epochs": 0.0}
         self.values |= {"precision": "float32", "device_tokens": CPU_TOKENS, "word_noise": 0.0}
         self.values |= {"consistency": None, "consistency_weight": None}
         self.set_size(SIZES[0])
@@ -308,9 +309,7 @@ class Timing:
         return self.steps / self.steps_per_epoch
 
 
-def choose_size(
-    draft: Draft, pairs: int, measure: Callable[[Size], Timing]
-) -> list[str]:
+def choose_size(draft: Draft, pairs: int, measure: Callable[[Size], Timing]) -> list[str]:
     """Sets the size of the model, the regularisation and the length of the training. Returns lines
     that say why.
 
