@@ -1,6 +1,7 @@
-"""Writes docs/config.md and docs/commands.md, and the comments of configs/demo.yaml.
+"""The references of config keys and commands for the site, and the comments of configs/demo.yaml.
 
-Their texts come from the config's schema and from the commands. Run this after a change of them:
+Their texts come from the config's schema and from the commands. Run this after a change of the
+schema, to write configs/demo.yaml:
 
     .venv/bin/python scripts/write_reference.py
 """
@@ -34,11 +35,7 @@ WIDTH, COLUMN = 96, 28
 def files() -> dict[str, str]:
     """The content that each file should have, by its path from the project's folder."""
     demo = "configs/demo.yaml"
-    return {
-        demo: demo_yaml((ROOT / demo).read_text("utf-8")),
-        "docs/config.md": config_page(),
-        "docs/commands.md": commands_page(),
-    }
+    return {demo: demo_yaml((ROOT / demo).read_text("utf-8"))}
 
 
 # --------------------------------------------------------------------------------------- defaults
@@ -126,65 +123,10 @@ def _wrapped(text: str, start: str, indent: str) -> list[str]:
 
 # -------------------------------------------------------------------------------------- config.md
 
-CONFIG_INTRO = """\
-# Config reference
 
-<!-- This page is written by scripts/write_reference.py. Do not edit it. -->
-
-This page explains every key of a recipe, which is the YAML file that describes a training. For
-your own text, copy [configs/template.yaml](../configs/template.yaml), which has only the keys that
-you need. [configs/demo.yaml](../configs/demo.yaml) has all keys, with the explanations of this page
-as its comments.
-
-## How to write a recipe
-
-A recipe has the key `model_dir` and the sections that are listed below. If you leave out a key, it
-has its default. You must give only the keys that are marked as required.
-
-```yaml
-model_dir: runs/my
-
-data:
-  root: corpus
-  source_lang: de
-  target_lang: en
-
-training:
-  max_steps: 5000
-```
-
-The command line can replace any value of the file. Write the section, a full stop, the key, an
-equals sign and the value. If you give a key twice, the last value is used:
-
-```bash
-bash scripts/train.sh configs/demo.yaml training.max_steps=3000 model_dir=runs/longer
-```
-
-- Values follow YAML 1.2. So `1e-9` is a number, and `no` is text (the language code of Norwegian).
-  A key that is given twice in the file is an error.
-- `null` means that there is no value. If a key can be null, its description explains what happens
-  then. On the command line, write `data.dev=null`.
-- A relative path starts at the folder in which the command is typed.
-- Whole numbers without an upper bound must be below 2^31.
-- All mistakes are reported at once, before anything is written. Each message has the key, its
-  value and what was expected. Unknown keys are mistakes too, and the nearest known key is
-  suggested. The exit code is 2.
-- `bash scripts/train.sh my.yaml --check` checks a recipe and shows the values of all keys.
-
-## On this page
-"""
-
-
-def config_page() -> str:
-    """docs/config.md."""
-    blocks = [CONFIG_INTRO]
-    contents = [_link("model_dir")]
-    for name, section in SECTIONS.items():
-        keys = ", ".join(_link(f"{name}.{key}", key) for key in section.model_fields)
-        contents.append(f"{_link(name)}: {keys}")
-    contents.append(_link("Rules between keys"))
-    blocks.append("\n".join(_fill(f"- {line}", "  ") for line in contents) + "\n")
-    blocks += _key("## `model_dir`", Config, "model_dir")
+def config_reference() -> str:
+    """Every key of a recipe, for the page of the site."""
+    blocks = [*_key("## `model_dir`", Config, "model_dir")]
     for name, section in SECTIONS.items():
         blocks.append(f"## {name}\n")
         blocks += _markdown(section.__doc__)
@@ -193,7 +135,6 @@ def config_page() -> str:
     blocks.append("## Rules between keys\n")
     blocks.append("These combinations are checked before training:\n")
     blocks.append("\n".join(inspect.cleandoc(rule.__doc__) for rule in RULES) + "\n")
-    blocks.append("Next: [Training](training.md), [Command reference](commands.md)\n")
     return "\n".join(blocks)
 
 
@@ -291,37 +232,10 @@ def _link(title: str, text: str = "") -> str:
 
 MODEL_TITLE, SETTINGS_TITLE = "Options for the model", "Decoding settings"
 
-COMMANDS_INTRO = """\
-# Command reference
 
-<!-- This page is written by scripts/write_reference.py. Do not edit it. -->
-
-This page lists every command with its options, and explains each of them. `--help` shows the same
-text in the terminal:
-
-```bash
-.venv/bin/python -m transformer_mt --help
-.venv/bin/python -m transformer_mt translate --help
-```
-
-There are shell scripts for the usual commands. They make the Python environment `.venv` if it does
-not exist yet, and then call `python -m transformer_mt` in it, with the same arguments. The other
-commands have no script.
-
-## On this page
-"""
-
-EXIT_INTRO = """\
-Every command ends with one of these exit codes. A file that does not exist counts as a wrong
-argument.
-"""
-
-
-def commands_page() -> str:
-    """docs/commands.md."""
-    titles = ["Shell scripts", *COMMANDS, MODEL_TITLE, SETTINGS_TITLE, "Exit codes"]
-    blocks = [COMMANDS_INTRO, "\n".join(f"- {_link(title)}" for title in titles) + "\n"]
-    blocks.append("## Shell scripts\n")
+def commands_reference() -> str:
+    """Every command with its options, for the page of the site."""
+    blocks = ["## Shell scripts\n"]
     for name in ("train", "translate", "evaluate", "reproduce", "setup", "test"):
         script = (ROOT / "scripts" / f"{name}.sh").read_text("utf-8")
         usage = re.search(r"usage='(.*?)'", script, re.DOTALL)[1]
@@ -339,14 +253,6 @@ def commands_page() -> str:
         "[decoding](config.md#decoding) of its config. That page has the possible values.\n"
     )
     blocks.append(_options(_parser("translate"), groups[SETTINGS_GROUP]))
-    codes = re.findall(r"(\d+) (.+?)(?: {4}|$)", EXIT_CODES, re.MULTILINE)
-    rows = [
-        "| code | meaning |",
-        "| --- | --- |",
-        *(f"| {code} | {text} |" for code, text in codes),
-    ]
-    blocks += ["## Exit codes\n", EXIT_INTRO, "\n".join(rows) + "\n"]
-    blocks.append("Next: [Config reference](config.md), [Questions and answers](faq.md)\n")
     return "\n".join(blocks)
 
 

@@ -70,7 +70,13 @@ class Translator(LineTranslator):
         """The translator of a model directory or of an export.
 
         Args:
-            checkpoint, engine, ensemble, threads, device: as in `registry.find`.
+            model_dir: a model directory, or the folder of an export.
+            checkpoint: step_N, average_..., best or last; None chooses the best.
+            engine: paddle, paddle_inference or ctranslate2; None chooses the one that the folder is
+                for.
+            ensemble: more models with the same subwords, each as MODEL_DIR or MODEL_DIR:CHECKPOINT.
+            threads: the number of cores to use.
+            device: cpu or gpu; None chooses a GPU if there is one.
             decoding: settings that replace those of the model's config, such as beam_size=1.
 
         Raises:

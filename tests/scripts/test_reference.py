@@ -1,4 +1,4 @@
-"""docs/config.md, docs/commands.md and the comments of configs/demo.yaml are up to date."""
+"""The comments of configs/demo.yaml are up to date, and the references of the site are whole."""
 
 import ast
 import inspect
@@ -12,12 +12,12 @@ from pydantic import Field
 
 import write_reference
 from tests.support import ROOT
-from transformer_mt.cli import COMMANDS
+from transformer_mt.cli import COMMANDS, EXIT_CODES
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS
 from transformer_mt.config.section import PositiveFloat, PositiveInt, Section
 
-CONFIG = (ROOT / "docs" / "config.md").read_text("utf-8")
+CONFIG = write_reference.config_reference()
 
 
 @pytest.mark.parametrize(("path", "content"), write_reference.files().items(), ids=str)
@@ -84,6 +84,14 @@ def test_what_is_beyond_a_range_of_the_page_is_refused():
                     validator.validate_assignment(made, key, edge)
                 tried += 1
     assert tried > 50
+
+
+def test_the_page_has_every_command():
+    """And the table of exit codes has every code."""
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    assert [name for name in COMMANDS if f"`{name}`" not in page] == []
+    codes = re.findall(r"\b(\d+) ", EXIT_CODES)
+    assert len(codes) == 7 and [code for code in codes if f"| {code} |" not in page] == []
 
 
 def test_every_option_has_help():

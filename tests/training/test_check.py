@@ -1,13 +1,15 @@
 """`train --check` reads all that training would read, before it says how long that would take."""
 
 import json
+import re
 import shutil
 from functools import partial
 
 import pytest
 
-from tests.support import demo_pairs, make_config, make_model_directory, write_pairs
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_pairs
 from transformer_mt.training import run
+from transformer_mt.training.expectation import MEASURED, expectation
 from transformer_mt.training.loop import seconds_per_step
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.weights import WEIGHTS
@@ -123,3 +125,30 @@ def test_a_folder_that_training_would_refuse(config, tmp_path):
     (tmp_path / "model" / "mine").touch()
     with pytest.raises(UsageError, match="holds no run"):
         run.check(config(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        (100, "little"),
+        (27_000, "captions"),
+        (200_000, "161,826"),
+        (5_000_000, "nothing was measured"),
+    ],
+)
+def test_the_expectation_names_texts_of_such_a_size(pairs, expected):
+    assert expected in expectation(pairs)
+
+
+def test_the_expected_scores_are_those_of_the_pages():
+    """Each stands in a row of a table of the pages that say how it was measured."""
+    names = ("results", "localisation")
+    pages = [(ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in names]
+    figures = {
+        round(float(figure), 1)
+        for page in pages
+        for line in page.split("\n")
+        if line.startswith("|")
+        for figure in re.findall(r"\d+\.\d+", line)
+    }
+    assert all(row.bleu in figures for row in MEASURED)

@@ -1,8 +1,8 @@
 """The command `augment`.
 
 Forward models translate --source, and backward models, which translate in the opposite direction,
-translate --target. Each line of the text and its translation are a pair. docs/augmentation.md says
-when to use which method, and how to train on the pairs.
+translate --target. Each line of the text and its translation are a pair.
+docs/back-translation.md says when to use which method, and how to train on the pairs.
 
 methods:
   back-translation  a backward model, and text of the target language

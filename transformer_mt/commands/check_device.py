@@ -8,7 +8,7 @@ what a line says:
   ok        The device does what it should. The error that was measured stands before its limit.
   FAILED    It does not, or an error was raised.
 
-Without a failure, the exit code is 0, otherwise 1. docs/check-device.md explains each check, and
+Without a failure, the exit code is 0, otherwise 1. docs/gpus.md explains each check, and
 says what to do about a failure. A report of a problem should contain the file that --json writes.
 
 examples:
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
     took = duration(time.perf_counter() - started)
     show(f"\n{len(lines) - failed} ok, {failed} failed, in {took}")
     if failed:
-        raise UserError("a check has failed; docs/check-device.md says what to do")
+        raise UserError("a check has failed; docs/gpus.md says what to do")
 
 
 class Found(NamedTuple):

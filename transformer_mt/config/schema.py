@@ -314,7 +314,7 @@ class TrainingConfig(Section):
     """The weights that keep their values, by patterns of their names, such as
     `["encoder.*", "*embedding*"]`. An asterisk stands for any characters. (A pattern needs its
     quotes.) A step is faster and needs less memory, because frozen weights have no gradient and no
-    optimiser state. See docs/training.md."""
+    optimiser state. See docs/fine-tuning.md."""
 
     learning_rate_factors: dict[NonEmptyText, Annotated[float, Field(gt=0, le=1000)]] = Field({})
     """Factors of the learning rate of some weights, by patterns of their names as in `freeze`. With
@@ -359,7 +359,7 @@ class AdapterConfig(Mechanism):
     linear layers are trained, and all weights of the model are kept (LoRA, Hu et al. 2021, arXiv
     2106.09685). The output of such a layer becomes `x W + b + (alpha / rank) dropout(x) A B`. A
     checkpoint holds A and B alone, which are a few megabytes. Translation uses the sum
-    `W + (alpha / rank) A B`, so it is as fast as before. See docs/training.md."""
+    `W + (alpha / rank) A B`, so it is as fast as before. See docs/fine-tuning.md."""
 
     rank: Annotated[int, Field(gt=0, le=1024)] | None = None
     """The number of columns of A and of rows of B, such as 8 or 16. null turns adapters off."""

@@ -1,6 +1,6 @@
 """A recipe for fine-tuning that fits a model, a text and a time: what `new --from` writes.
 
-docs/training.md says how its values were chosen.
+docs/fine-tuning.md says how its values were chosen.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, say, warn
 from transformer_mt.utils.errors import UserError
 
-# The learning rate of a model of width 128; that of others falls with 1 / d_model. It is a tenth of
-# the rates with which `new` trains models of these widths from the beginning.
+# The learning rate of a model of width 128, for Adam. It falls with 1 / d_model, and is about a
+# tenth of the rate with which Adam trains such a model from the beginning.
 RATE_OF_128 = 4e-4
 BATCH_TOKENS = 2048
 MOST_WARMUP = 200

@@ -14,6 +14,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+from transformer_mt import kernels
 from transformer_mt.config import file as config_file
 from transformer_mt.config.file import recipe_text
 from transformer_mt.config.schema import Config
@@ -28,10 +29,13 @@ from transformer_mt.training.parallel import Processes
 from transformer_mt.training.run import prepare_for
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, progress, quoted, say, visible, warn
+from transformer_mt.utils.errors import UsageError
 
-# The size of a vocabulary for texts of fewer pairs than this.
-VOCABULARIES = [(10_000, 2000), (250_000, 4000), (1_000_000, 8000), (5_000_000, 16_000)]
+# The size of a joint vocabulary for texts of fewer pairs than this.
+VOCABULARIES = [(10_000, 4000), (1_000_000, 8000), (5_000_000, 16_000)]
 LARGEST_VOCABULARY = 32_000
+# The size of each of two vocabularies, as a share of that of a joint one.
+SEPARATE_VOCABULARY = 0.75
 # Languages share their subwords if this share of their letters is the same.
 SHARED_LETTERS = 0.5
 # Above this number of different characters, the rarest are left out.
@@ -40,19 +44,33 @@ MANY_CHARACTERS = 500
 # many pairs that are looked at.
 PROTECTED_SHARE = 0.005
 SPAN_PAIRS = 20_000
+# Longer pairs are read if at least this share of them is longer than usual, in subwords.
+LONG_SHARE = 0.01
+USUAL_LENGTH, GREAT_LENGTH = 256, 512
 # More passes over the text than this rarely help.
-MOST_EPOCHS = 40
+MOST_EPOCHS = 60
+# A text that is seen so often, or oftener, is learnt by heart without regularisation.
+MANY_EPOCHS = 15
+WORD_NOISE = 0.1
+# R-Drop, for texts of at most so many pairs, if there is time for so many passes with it.
+R_DROP_WEIGHT = 2.0
+R_DROP_PAIRS = 100_000
+R_DROP_EPOCHS = 40
 # A small text is seen for at least this number of steps.
 FEWEST_STEPS = 1000
 # How many validations and checkpoints there are, at least.
-VALIDATIONS = 10
-AVERAGED = 5
+VALIDATIONS = 8
 # The time that is not training, in seconds: importing, and the tests and the report at the end.
 OTHER_SECONDS = 60.0
 # To translate a sentence with a beam takes about so many times as long as without one.
 BEAM_TIME = 3
+# The target tokens that a process computes at once. The cache of a CPU does not hold more of them.
+CPU_TOKENS = 2048
+GPU_TOKENS = 8192
+# The smallest width of a model that a CPU trains in bfloat16.
+LEAST_BFLOAT16_WIDTH = 512
 # How long the speed of a model is measured, in seconds.
-MEASURED_SECONDS = 5.0
+MEASURED_SECONDS = 8.0
 # Training that gets less than this share of a core is slowed down by other programs.
 BUSY = 0.8
 
@@ -82,10 +100,11 @@ class Size:
 
 
 SIZES = [
-    Size(0, 0, 2, 128, 4, 256, 2048, 4e-3),
-    Size(10_000, 3, 4, 128, 4, 256, 2048, 4e-3),
-    Size(50_000, 10, 4, 256, 4, 1024, 4096, 2e-3),
-    Size(500_000, 10, 6, 512, 8, 2048, 25_000, 1e-3),
+    Size(0, 0, 2, 128, 4, 256, 2048, 8e-3),
+    Size(10_000, 3, 4, 128, 4, 256, 4096, 8e-3),
+    Size(50_000, 10, 4, 192, 6, 384, 4096, 8e-3),
+    Size(100_000, 15, 4, 256, 4, 1024, 4096, 4e-3),
+    Size(500_000, 10, 6, 512, 8, 2048, 25_000, 2e-3),
 ]
 
 
@@ -134,7 +153,10 @@ class Draft:
         self.path = path
         self.vocabulary = {"vocab_size": LARGEST_VOCABULARY}
         self.values: dict[str, Any] = {**place, "joint": True, "character_coverage": 1.0}
-        self.values |= {"protect": [], "dropout": 0.1, "seconds": 0.0, "epochs": 0.0}
+        self.values |= {"protect": [], "max_length": USUAL_LENGTH, "dropout": 0.1}
+        self.values |= {"seconds": 0.0, "epochs": 0.0}
+        self.values |= {"precision": "float32", "device_tokens": CPU_TOKENS, "word_noise": 0.0}
+        self.values |= {"consistency": None, "consistency_weight": None}
         self.set_size(SIZES[0])
         self.set_steps(FEWEST_STEPS)
 
@@ -147,10 +169,9 @@ class Draft:
         unit = 10 ** max(0, len(str(interval)) - 2)
         interval = interval // unit * unit  # two digits and zeros
         steps = most // interval * interval
-        # A short run has less time to recover from a start that was too fast.
-        warmup = min(4000, max(1, steps // 10, min(500, steps // 5)))
+        # The rate of a short run should not rise for much of it.
+        warmup = min(1000, max(steps // 20, min(300, steps // 10)))
         self.values |= {"max_steps": steps, "interval": interval, "warmup_steps": warmup}
-        self.values["average_last"] = min(AVERAGED, steps)
 
     @property
     def shown_path(self) -> str:
@@ -193,6 +214,7 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str, list[s
     ]
     # Beside its characters, a script with thousands of them needs room for words.
     usual = next((size for most, size in VOCABULARIES if total < most), LARGEST_VOCABULARY)
+    usual = usual if joint else round(SEPARATE_VOCABULARY * usual)
     sizes = [max(usual, math.ceil(1.5 * size / 500) * 500) for size in smallest]
     keys = ["vocab_size"] if joint else ["source_vocab_size", "target_vocab_size"]
     draft.vocabulary = dict(zip(keys, sizes, strict=True))
@@ -252,7 +274,11 @@ def _fit_vocabulary(draft: Draft, smallest: list[int]) -> PreparedData:
                 )
                 size = max(least, min(size // 2, 2 * round(size * (1 - facts["rare"]))))
             draft.vocabulary[key] = size
-        if draft.vocabulary == before:
+        too_long = data.facts["dropped"].get(f"longer than {USUAL_LENGTH} subwords", {"count": 0})
+        is_long = too_long["count"] >= LONG_SHARE * data.facts["pairs"]
+        if is_long:
+            draft.values["max_length"] = GREAT_LENGTH
+        elif draft.vocabulary == before:
             return data
 
 
@@ -284,7 +310,12 @@ class Timing:
 
 
 def choose_size(draft: Draft, pairs: int, measure: Callable[[Size], Timing]) -> list[str]:
-    """Sets the size of the model and the length of the training. Returns lines that say why."""
+    """Sets the size of the model, the regularisation and the length of the training. Returns lines
+    that say why.
+
+    Args:
+        measure: tries some steps of a model of a size, with the other values of the draft.
+    """
     chosen, rejected = measure(SIZES[0]), None
     for size in SIZES[1:]:
         if pairs < size.least_pairs:
@@ -296,19 +327,27 @@ def choose_size(draft: Draft, pairs: int, measure: Callable[[Size], Timing]) -> 
         chosen = timing
     warn_if_slowed(chosen)
     size = chosen.size
-    limit = max(FEWEST_STEPS, MOST_EPOCHS * chosen.steps_per_epoch)
-    epochs = min(chosen.steps, limit) / chosen.steps_per_epoch
-    draft.values["dropout"] = dropout = _dropout(pairs, epochs, size.d_model)
-    if dropout == 0:  # its steps are faster
+    draft.values |= _regularisation(pairs, chosen.epochs, size.d_model)
+    if draft.values["dropout"] == 0:  # its steps are faster
         chosen = measure(size)
+    if pairs <= R_DROP_PAIRS and chosen.epochs >= 2 * R_DROP_EPOCHS:
+        # Beside R-Drop, word noise does not help.
+        draft.values |= {"consistency": "r_drop", "consistency_weight": R_DROP_WEIGHT}
+        draft.values["word_noise"] = 0.0
+        chosen = measure(size)
+    limit = max(FEWEST_STEPS, MOST_EPOCHS * chosen.steps_per_epoch)
     draft.set_size(size)
     draft.set_steps(min(chosen.steps, limit))
-    steps = draft.values["max_steps"]
+    values = draft.values
+    steps = values["max_steps"]
     epochs = steps / chosen.steps_per_epoch
-    draft.values |= {"seconds": float(f"{chosen.seconds:.2g}"), "epochs": round(epochs, 1)}
+    values |= {"seconds": float(f"{chosen.seconds:.2g}"), "epochs": round(epochs, 1)}
+    others = f"R-Drop {R_DROP_WEIGHT:g}" if values["consistency"] else ""
+    others = others or (f"word noise {WORD_NOISE}" if values["word_noise"] else "")
     lines = [
         f"model        {size}",
-        f"dropout      {dropout}, for {pairs:,} pairs and {epochs:.1f} passes over them",
+        f"dropout      {values['dropout']}{others and ', ' + others}, for {pairs:,} pairs and "
+        f"{epochs:.1f} passes over them",
         f"training     {steps:,} steps of {size.batch_tokens:,} target tokens, "
         f"{chosen.seconds:.2g} s each on {chosen.where}",
         f"time         {duration(steps * chosen.seconds + chosen.others)}, with validations and "
@@ -331,11 +370,25 @@ def _measure(draft: Draft, size: Size, data: PreparedData, seconds: float, used:
         seconds: how long the whole training may take.
     """
     draft.set_size(size)
+    draft.values["precision"] = _precision(size, used)
+    draft.values["device_tokens"] = CPU_TOKENS if used == "cpu" else GPU_TOKENS
     say(f"timing some steps of a model with {size} ...")
     # At the end, two models translate the dev set, and one the test set.
     dev, test = data.facts["dev"], data.facts["test"]
     sentences = VALIDATIONS * dev + BEAM_TIME * (2 * dev + test)
     return replace(measure(draft.config(), data, sentences, seconds, used), size=size)
+
+
+def _precision(size: Size, used: str) -> str:
+    """Returns the fastest precision that a device computes in. On a CPU, small matrices are not
+    faster in bfloat16."""
+    if used == "cpu" and size.d_model < LEAST_BFLOAT16_WIDTH:
+        return "float32"
+    try:
+        kernels.require_precision("bfloat16", used)
+    except UsageError:
+        return "float32"
+    return "bfloat16"
 
 
 def measure(
@@ -369,12 +422,15 @@ def warn_if_slowed(timing: Timing) -> None:
         )
 
 
-def _dropout(pairs: int, epochs: float, d_model: int) -> float:
+def _regularisation(pairs: int, epochs: float, d_model: int) -> dict[str, float]:
+    """Returns the dropout and the word noise."""
     # A text that is seen only a few times can't be learnt by heart; dropout would slow learning.
-    if epochs < 8:
-        return 0.0
-    if epochs < 15:
-        return 0.1
+    if epochs < MANY_EPOCHS:
+        return {"dropout": 0.0 if epochs < 8 else 0.1, "word_noise": 0.0}
     if pairs < 50_000:
-        return 0.3
-    return 0.2 if pairs < 500_000 and d_model > 128 else 0.1
+        dropout = 0.3
+    elif pairs < 100_000 or (pairs < 500_000 and d_model > 128):
+        dropout = 0.2
+    else:
+        dropout = 0.1
+    return {"dropout": dropout, "word_noise": WORD_NOISE if pairs < 500_000 else 0.0}

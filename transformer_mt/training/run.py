@@ -31,6 +31,7 @@ from transformer_mt.training.adapters import keep_base
 from transformer_mt.training.advice import advice
 from transformer_mt.training.checkpoint import State, newest_whole
 from transformer_mt.training.event_files import require_packages
+from transformer_mt.training.expectation import expectation
 from transformer_mt.training.fine_tuning import choose_mix, tell_changes
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.loop import Trainer, seconds_per_step
@@ -206,6 +207,8 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
     estimate = duration(seconds * trainer.plan.total_steps)
     where = used if processes == 1 else f"{processes} processes on {used}"
     print(f"estimated time  {estimate} of training, {seconds:.2f} s per step ({where})")
+    if config.training.init_from is None:
+        print(f"expectation     {expectation(data.facts['pairs'])}")
 
 
 # ---------------------------------------------------------------------------- reading and checking
