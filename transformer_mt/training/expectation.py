@@ -31,7 +31,7 @@ def expectation(pairs: int) -> str:
     """Returns what one could expect of a model that is trained from the beginning on so many pairs:
     the scores of the two texts whose sizes are nearest."""
     if pairs < LEAST_PAIRS:
-        return f"little: fewer than {LEAST_PAIRS:,} pairs are not enough for translations of use"
+        return f"little: fewer than {LEAST_PAIRS:,} pairs are rarely enough for translations of use"
     if pairs > FACTOR * MEASURED[-1].pairs:
         return (
             "nothing was measured here for so much text; see docs/results.md for published scores"
