@@ -21,7 +21,7 @@ from tests.support import TIMEOUT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39,
-        "ArrowDown": 40, "End": 35, "Home": 36}  # fmt: skip
+        "ArrowDown": 40, "End": 35, "Home": 36, "s": 83}  # fmt: skip
 
 
 class Browser:
@@ -143,6 +143,7 @@ class Page:
         self.call("Input.insertText", text=text)
 
     def key(self, name: str, modifiers: int = 0) -> None:
+        """Presses a key, with those of `modifiers`: 1 is Alt, 2 Ctrl, 4 Meta and 8 Shift."""
         code = {"key": name, "code": name, "windowsVirtualKeyCode": KEYS[name],
                 "modifiers": modifiers}  # fmt: skip
         if name == "Enter":

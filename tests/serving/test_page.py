@@ -81,6 +81,18 @@ def is_translated(page, *lines):
     page.until(f"JSON.stringify({found}) === JSON.stringify({json.dumps(lines)})")
 
 
+def choose(page, name, value):
+    """Chooses a language or a model from one of the lists."""
+    page.run(f"{name}.value = '{value}'; {name}.dispatchEvent(new Event('change'))")
+
+
+def offered(page, name):
+    """The values of a list, the chosen one first."""
+    chosen = page.run(f"{name}.value")
+    values = page.run(f"[...{name}.options].map((one) => one.value)")
+    return [chosen, *sorted(value for value in values if value != chosen)]
+
+
 def downloaded(page, folder, name):
     """Downloads the file that is ready, and returns its text."""
     page.download_to(folder)
@@ -302,12 +314,12 @@ def test_terms_are_given_kept_and_named_if_they_cannot_be_read(opened, models, s
     page.reload()
     page.until(READY)
     assert page.run("document.querySelector('#terms-text').value") == "\n".join(rows)
-    choose = "model.value = '{}'; model.dispatchEvent(new Event('change'))"
-    page.run(choose.format("de_en"))
+    choose(page, "from", "de")
     write(page, "A dog")
     is_translated(page, "DOG A")
     assert page.run("document.querySelector('#terms-text').value") == "" and given(page) is None
-    page.run(choose.format("en_ar"))
+    choose(page, "from", "en")
+    choose(page, "to", "ar")
     page.run("document.querySelector('#terms').open = true")
     write_terms(page, "dog = كلب")
     page.until("document.querySelector('#terms-wrong').textContent.includes('cannot follow')")
@@ -362,18 +374,176 @@ def test_without_a_model_that_follows_terms_there_is_no_field_for_them(opened, m
 # ---- Models, languages, sizes ----
 
 
-def test_models_are_chosen_and_swapped(opened):
+def test_languages_are_chosen_and_swapped(opened):
     page = opened()
+    assert offered(page, "from") == ["en", "de"] and offered(page, "to") == ["de", "ar"]
+    assert page.text("#choice") is None
     write(page, "A dog")
     is_translated(page, "DOG A")
     page.click("#swap")
     is_translated(page, "A DOG")
     assert page.run("source.value") == "DOG A" and page.text("#source-language") == "German"
-    page.run("model.value = 'en_ar'; model.dispatchEvent(new Event('change'))")
-    is_translated(page, "A DOG")
-    assert page.text("#swap") is None and page.text("#target-language") == "Arabic"
+    assert offered(page, "to") == ["en"] and page.run("to.disabled")
+    assert page.run("document.querySelector('#from').ariaLabel") == "Translate from"
+    # The language that is translated into is chosen as the source: they are exchanged.
+    choose(page, "from", "en")
+    assert page.text("#target-language") == "German"
+    page.key("s", modifiers=2 + 8)
+    assert page.text("#source-language") == "German"
+    page.key("s", modifiers=4 + 8)
+    assert page.text("#source-language") == "English"
+    choose(page, "to", "ar")
+    assert page.text("#target-language") == "Arabic"
     page.until("getComputedStyle(document.querySelector('#translation p')).direction === 'rtl'")
     assert page.run("document.title") == "English → Arabic · Translation"
+    # There is no model for the way back.
+    text, reason = page.run("source.value"), "No model for Arabic → English is loaded."
+    assert page.run("swap.ariaDisabled") == "true" and page.run("swap.title") == reason
+    page.click("#swap")
+    assert page.text("#swap-note") == reason and page.text("#target-language") == "Arabic"
+    assert page.run("source.value") == text
+    choose(page, "to", "de")
+    assert page.text("#swap-note") is None and page.run("swap.ariaDisabled") == "false"
+
+
+def test_a_swap_loses_no_text(opened, models):
+    models[0].held["slow"] = held = threading.Event()
+    page = opened()
+    write(page, "A dog. It is slow.")
+    assert models[0].began.acquire(timeout=30)
+    page.click("#swap")
+    assert page.run("source.value") == "A dog. It is slow."
+    held.set()
+    is_translated(page, "DOG. A SLOW. IS IT")
+
+
+def test_one_of_several_models_for_the_same_languages(browser):
+    with running(StandIn("small"), StandIn("large"), StandIn("other", "fr", "de")) as service:
+        page = browser.page(service.url + "#model=large&text=A+dog")
+        is_translated(page, "DOG A")
+        assert offered(page, "model") == ["large", "small"]
+        choose(page, "model", "small")
+        assert "small" in page.text("#about")
+        choose(page, "from", "fr")
+        assert page.text("#choice") is None and page.text("#target-language") == "German"
+        assert page.errors() == []
+
+
+def test_the_keyboard_translates_at_once_and_shows_its_help(opened):
+    page = opened()
+    page.run("window.setTimeout = () => 0")  # so that no pause ends
+    page.click("#source")
+    page.type("A dog")
+    page.run("new Promise((resolve) => requestAnimationFrame(resolve))")
+    assert page.text("#translation") != "DOG A"
+    page.key("Enter", modifiers=2)
+    is_translated(page, "DOG A")
+    assert page.run("source.value") == "A dog"
+    page.run("document.querySelector('#keys-open').focus()")
+    page.key("Enter")
+    assert "Swap the languages" in page.text("#keys")
+    page.key("s", modifiers=2 + 8)
+    assert page.text("#source-language") == "English"
+    page.key("Escape")
+    assert page.text("#keys") is None and page.run("document.activeElement.id") == "keys-open"
+
+
+# ---- The history ----
+
+
+def kept(page):
+    """The texts of the history, with their translations."""
+    found = page.run("JSON.parse(localStorage.getItem('transformer_mt.history') ?? '[]')")
+    return [(one["text"], one["translation"]) for one in found]
+
+
+def test_the_history_is_kept_here_and_opened_again(opened):
+    page = opened()
+    for text in ["A dog", "It is here"]:
+        write(page, text)
+        is_translated(page, translated(text))
+    page.type(" now")
+    is_translated(page, "NOW HERE IS IT")
+    page.click("#swap")
+    is_translated(page, "IT IS HERE NOW")
+    page.reload()
+    page.until(READY)
+    sent = len(page.requests())
+    page.click("#history-open")
+    assert page.texts("#history li bdi") == [
+        *("NOW HERE IS IT", "IT IS HERE NOW"),
+        *("It is here now", "NOW HERE IS IT"),
+        *("A dog", "DOG A"),
+    ]
+    assert len(page.requests()) == sent
+    assert [text.split(" · ")[0] for text in page.texts("#history .open .quiet")] == [
+        *("German → English", "English → German", "English → German")
+    ]
+    assert page.run("document.querySelector('#history bdi').lang") == "de"
+    # What is opened again is the newest one, and is there only once.
+    page.click("#history li:nth-child(3) .open")
+    is_translated(page, "DOG A")
+    assert page.text("#history") is None and page.text("#target-language") == "German"
+    assert [text for text, _ in kept(page)] == ["A dog", "NOW HERE IS IT", "It is here now"]
+
+
+def test_the_history_is_deleted_and_turned_off(opened):
+    page = opened(width=360)
+    for text in ["A dog", "It is here", *HOSTILE[:2]]:
+        write(page, text)
+        is_translated(page, translated(text))
+    page.tap("#history-open")
+    page.until("document.querySelector('#history').open")
+    assert page.texts("#history li bdi:nth-of-type(1)") == [*HOSTILE[1::-1], "It is here", "A dog"]
+    assert page.run("document.documentElement.scrollWidth") == 360
+    page.run("document.querySelector('#history li:nth-child(3) .delete').focus()")
+    assert page.run("document.activeElement.ariaLabel") == "Delete: It is here"
+    page.key("Enter")
+    assert page.run("document.activeElement.ariaLabel") == "Delete: A dog"
+    assert [text for text, _ in kept(page)] == [*HOSTILE[1::-1], "A dog"]
+    # Off, nothing new is kept; what was kept stays until it is cleared, which is asked first.
+    page.tap("#history label")
+    page.key("Escape")
+    assert page.text("#history") is None
+    write(page, "My cat")
+    is_translated(page, "CAT MY")
+    page.reload()
+    page.until(READY)
+    page.tap("#history-open")
+    page.until("document.querySelector('#history').open")
+    assert not page.run("document.querySelector('#history-on').checked") and len(kept(page)) == 3
+    page.tap("#history-clear")
+    page.until("document.querySelector('#history-clear').textContent === 'Delete all 3?'")
+    assert len(kept(page)) == 3
+    page.tap("#history-clear")
+    page.until("document.querySelector('#history-empty').checkVisibility()")
+    assert kept(page) == [] and page.text("#history-clear") is None
+    page.tap("#history label")
+    page.key("Escape")
+    write(page, "My dog")
+    is_translated(page, "DOG MY")
+    assert kept(page) == [("My dog", "DOG MY")]
+
+
+def test_the_history_has_the_last_fifty_and_those_that_no_model_is_for(opened):
+    page = opened()
+    old = [
+        {"time": 0, "model": "x", "source_lang": "fr", "target_lang": "de", "text": f"t{i}"}
+        for i in range(60)
+    ]
+    page.run(f"localStorage.setItem('transformer_mt.history', JSON.stringify({json.dumps(old)}))")
+    write(page, "A dog")
+    is_translated(page, "DOG A")
+    assert len(kept_texts := page.run("JSON.parse(localStorage['transformer_mt.history'])")) == 50
+    assert kept_texts[0]["text"] == "A dog" and kept_texts[49]["text"] == "t48"
+    page.click("#history-open")
+    second = "document.querySelector('#history li:nth-child(2) .open')"
+    assert page.run(f"{second}.disabled")
+    assert page.text("#history li:nth-child(2) .quiet") == "No model for French → German is loaded."
+    page.key("Escape")
+    page.run("localStorage.setItem('transformer_mt.history', '{broken')")
+    page.click("#history-open")
+    assert page.text("#history-empty") == "Nothing here yet."
 
 
 def test_the_interface_in_chinese(opened):
@@ -406,10 +576,10 @@ def test_a_phone(opened, scheme):
         ({top, bottom, width}))""")
     sheet, sentence, above, below = boxes
     assert sheet["bottom"] == 740 and sheet["width"] == 360 and sentence["bottom"] <= sheet["top"]
-    assert below["top"] > above["bottom"]
+    assert below["top"] >= above["bottom"]
     assert page.run("document.documentElement.scrollWidth") == 360
     dark = page.run("getComputedStyle(document.body).backgroundColor")
-    assert dark == {"light": "rgb(251, 251, 252)", "dark": "rgb(17, 20, 24)"}[scheme]
+    assert dark == {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 18, 22)"}[scheme]
 
 
 def test_hostile_text_stays_text(opened):

@@ -14,7 +14,6 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from transformer_mt import kernels
 from transformer_mt.config import file as config_file
 from transformer_mt.config.file import recipe_text
 from transformer_mt.config.schema import Config
@@ -26,10 +25,9 @@ from transformer_mt.data.spans import SYMBOLS, SpanFinder
 from transformer_mt.training.advice import advice
 from transformer_mt.training.loop import Trainer, seconds_per_step
 from transformer_mt.training.parallel import Processes
-from transformer_mt.training.run import prepare_for
+from transformer_mt.training.run import has_bfloat16, prepare_for
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, progress, quoted, say, visible, warn
-from transformer_mt.utils.errors import UsageError
 
 # The size of a joint vocabulary for texts of fewer pairs than this.
 VOCABULARIES = [(10_000, 4000), (1_000_000, 8000), (5_000_000, 16_000)]
@@ -384,11 +382,7 @@ def _precision(size: Size, used: str) -> str:
     faster in bfloat16."""
     if used == "cpu" and size.d_model < LEAST_BFLOAT16_WIDTH:
         return "float32"
-    try:
-        kernels.require_precision("bfloat16", used)
-    except UsageError:
-        return "float32"
-    return "bfloat16"
+    return "bfloat16" if has_bfloat16(used) else "float32"
 
 
 def measure(

@@ -214,6 +214,15 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
 # ---------------------------------------------------------------------------- reading and checking
 
 
+def has_bfloat16(used: str) -> bool:
+    """Whether a device, by its name, can train in bfloat16."""
+    try:
+        kernels.require_precision("bfloat16", used)
+    except UsageError:
+        return False
+    return True
+
+
 def _use_device(config: Config, device: str | None) -> str:
     """Sets Paddle's device, and returns its name.
 

@@ -1,6 +1,7 @@
 // The window with the other translations of a sentence, and with the way to its attention map.
 
 import { answerOf, card, choose, settings } from "./answers.js";
+import { button, icon } from "./elements.js";
 import { sentenceOf, warningsOf } from "./panes.js";
 import { address, ask, Problem, translations } from "./server.js";
 import { difference, direction } from "./text.js";
@@ -69,7 +70,7 @@ function fill(sentence, problem) {
   const { text, outputs } = answerOf(sentence);
   const title = document.createElement("h2");
   title.textContent = word("others");
-  const close = button("close", "✕");
+  const close = button("close", icon("close"));
   close.setAttribute("aria-label", word("close"));
   close.addEventListener("click", closeOthers);
   // What is above the translations is there at once, so that it does not move under the mouse.
@@ -110,14 +111,6 @@ function outputButton(sentence, output, current) {
     choose(sentence, output);
     closeOthers();
   });
-  return element;
-}
-
-function button(name, ...content) {
-  const element = document.createElement("button");
-  element.type = "button";
-  element.className = name;
-  element.append(...content);
   return element;
 }
 

@@ -13,6 +13,7 @@ import {
   wholeTranslation,
 } from "./answers.js";
 import { addFile, writeFiles } from "./files.js";
+import { keep, onReopen } from "./history.js";
 import { closeOthers } from "./others.js";
 import { light, showPanes, showPlain } from "./panes.js";
 import { ask, listeners, useToken } from "./server.js";
@@ -21,6 +22,7 @@ import { direction } from "./text.js";
 import { language, languageName, number, switchLanguage, word, writeWords } from "./words.js";
 
 const PAUSE = 300; // milliseconds without a keystroke after which the text is translated
+const CONTROL = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
 const MOST_CHARACTERS = 20_000; // of a text that is translated while it is typed
 
 const at = (id) => document.getElementById(id);
@@ -46,6 +48,7 @@ function update() {
   at("translation").dataset.hint = word("target_hint");
   at("working").textContent = known.includes(undefined) ? word("working") : "";
   at("hint").textContent = isTranslated ? word(card.alignment ? "hint_words" : "hint") : "";
+  at("count").textContent = text && `${number(text.length)} / ${number(MOST_CHARACTERS)}`;
   at("clear").hidden = !source.value;
   at("share").disabled = !source.value;
   at("copy").disabled = !isTranslated;
@@ -53,6 +56,9 @@ function update() {
   if (isTooLong) say("problem", word("too_long", number(text.length), number(MOST_CHARACTERS)));
   else say("problem", wrong ? word("not_translated", wrong.message) : "");
   refuseTerms(wrong?.isAboutTerms ? wrong.message : "");
+  if (!isTranslated || known.includes(undefined) || wrong) return;
+  const { name: model, source_lang, target_lang } = card;
+  keep({ model, source_lang, target_lang, text, translation: wholeTranslation() });
 }
 
 onAnswer(() => {
@@ -101,9 +107,6 @@ source.addEventListener("input", ({ isComposing }) => {
   if (isComposing) clearTimeout(timer);
 });
 source.addEventListener("compositionend", changed);
-document.addEventListener("keydown", ({ key }) => {
-  if (key === "Escape") light(null);
-});
 at("clear").addEventListener("click", () => {
   setText("");
   source.focus();
@@ -118,9 +121,10 @@ async function copy(button, text, done) {
   } catch {
     isCopied = copyBySelection(text);
   }
-  button.textContent = word(isCopied ? done : "not_copied");
-  button.setAttribute("aria-live", "polite");
-  setTimeout(() => (button.textContent = word(button.dataset.word)), 2_500);
+  const label = button.querySelector("span");
+  label.textContent = word(isCopied ? done : "not_copied");
+  label.setAttribute("aria-live", "polite");
+  setTimeout(() => (label.textContent = word(label.dataset.word)), 2_500);
 }
 
 /** Copies where the browser has no clipboard for pages, as over HTTP from another machine. */
@@ -166,16 +170,22 @@ addEventListener("hashchange", () => {
   history.replaceState(null, "", hash);
 });
 
-// ---- Models ----
+// ---- Languages and models ----
 
 const nameOfPair = ({ source_lang, target_lang }) =>
   `${languageName(source_lang)} → ${languageName(target_lang)}`;
+
+/** The models from one language into another; without the second, into any. */
+const cardsOf = (from, to) =>
+  cards.filter((one) => one.source_lang === from && (!to || one.target_lang === to));
+
+const opposite = () => cardsOf(card.target_lang, card.source_lang)[0];
 
 /** Uses the model of this name, or the first one. */
 function useModel(name) {
   useCard(cards.find((one) => one.name === name) ?? cards[0]);
   useTerms(termsFor(card, cards));
-  source.lang = card.source_lang;
+  source.lang = at("mirror").lang = card.source_lang;
   source.dir = at("mirror").dir = direction(card.source_lang);
   at("translation").lang = card.target_lang;
   at("translation").dir = direction(card.target_lang);
@@ -184,48 +194,76 @@ function useModel(name) {
   update();
 }
 
-const opposite = () =>
-  cards.find((one) => one.source_lang === card.target_lang && one.target_lang === card.source_lang);
-
 /** Writes what depends on the model and on the language of the interface. */
 function writeModel() {
   document.title = card ? `${nameOfPair(card)} · ${word("title")}` : word("title");
   at("language").textContent = word("other_language");
   at("language").lang = language === "en" ? "zh-CN" : "en";
+  for (const key of document.querySelectorAll(".control")) key.textContent = CONTROL;
   if (!card) return;
-  at("choice").hidden = cards.length < 2;
-  const options = cards.map((one) => new Option(`${nameOfPair(one)} (${one.name})`, one.name));
-  at("model").replaceChildren(...options);
-  at("model").value = card.name;
-  at("swap").hidden = !opposite();
-  const [from, to] = [languageName(card.source_lang), languageName(card.target_lang)];
+  const { source_lang, target_lang } = card;
+  const [from, to] = [languageName(source_lang), languageName(target_lang)];
   at("source-language").textContent = from;
   at("target-language").textContent = to;
+  offer("from", cards.map((one) => one.source_lang), source_lang, languageName);
+  offer("to", cardsOf(source_lang).map((one) => one.target_lang), target_lang, languageName);
+  const names = cardsOf(source_lang, target_lang).map((one) => one.name);
+  offer("model", names, card.name, String);
+  at("choice").hidden = names.length < 2;
+  at("swap").setAttribute("aria-disabled", !opposite());
+  at("swap").title = word(opposite() ? "swap" : "no_pair", to, from);
+  say("swap-note", "");
   const size = number(card.parameters, {
     notation: "compact",
     compactDisplay: "long",
     maximumSignificantDigits: 3,
   });
-  const facts = [word("about_model", from, to, card.name, size)];
+  const facts = [word("about_model", card.name, size)];
+  // The server writes the number of pairs in English.
+  const pairs = card.pairs === null ? "" : word("pairs", number(card.pairs));
+  if (card.data) facts.push(word("about_data", card.data.replace(/[\d,]+ pairs$/, pairs)));
   if (card.test) {
     const { metric, score, interval } = card.test;
     const digits = { minimumFractionDigits: 1, maximumFractionDigits: 1 };
     const both = [score, interval].filter((one) => one !== null && one !== undefined);
     facts.push(word("about_test", metric, both.map((one) => number(one, digits)).join(" ± ")));
   }
-  at("about-model").textContent = facts.join(language === "zh" ? "" : " ");
-  // The server writes the number of pairs in English.
-  const pairs = card.pairs === null ? "" : word("pairs", number(card.pairs));
-  at("about-limits").textContent = word("about_limits", card.data?.replace(/[\d,]+ pairs$/, pairs));
+  at("about-model").textContent = facts.join(" · ");
   at("about").hidden = false;
 }
 
-at("model").addEventListener("change", () => useModel(at("model").value));
-at("swap").addEventListener("click", () => {
-  const text = wholeTranslation();
+/** Offers values to choose from, each once. A single one is only shown. */
+function offer(id, values, chosen, nameOf) {
+  const different = [...new Set(values)];
+  at(id).replaceChildren(...different.map((value) => new Option(nameOf(value), value)));
+  at(id).value = chosen;
+  at(id).disabled = different.length < 2;
+}
+
+/** Exchanges the languages, and the text with its translation if that is complete. */
+function swap() {
+  if (!card) return;
+  if (!opposite()) {
+    say("swap-note", at("swap").title);
+    return;
+  }
+  const isComplete = !isTyping && !at("working").textContent;
+  const text = (isComplete && wholeTranslation()) || source.value;
   useModel(opposite().name);
   setText(text);
+}
+
+at("from").addEventListener("change", () => {
+  const from = at("from").value;
+  // The other language stays if it can; if it is the same now, the languages are exchanged.
+  const [found] = [card.target_lang, card.source_lang, ""].flatMap((to) => cardsOf(from, to));
+  useModel(found.name);
 });
+at("to").addEventListener("change", () => {
+  useModel(cardsOf(card.source_lang, at("to").value)[0].name);
+});
+at("model").addEventListener("change", () => useModel(at("model").value));
+at("swap").addEventListener("click", swap);
 at("language").addEventListener("click", () => {
   switchLanguage();
   closeOthers();
@@ -234,6 +272,43 @@ at("language").addEventListener("click", () => {
   writeFiles();
   writeTerms();
   update();
+});
+
+// ---- Panels and the keyboard ----
+
+for (const panel of document.querySelectorAll("dialog")) {
+  panel.querySelector(".close").addEventListener("click", () => panel.close());
+  // Only what is around a panel is no part of its content.
+  panel.addEventListener("click", ({ target }) => target === panel && panel.close());
+}
+at("keys-open").addEventListener("click", () => at("keys").showModal());
+onReopen(
+  ({ model, source_lang, target_lang, text }) => {
+    const found = cardsOf(source_lang, target_lang);
+    useModel((found.find((one) => one.name === model) ?? found[0]).name);
+    setText(text);
+    source.focus();
+  },
+  ({ source_lang, target_lang }) => cardsOf(source_lang, target_lang).length > 0,
+);
+
+document.addEventListener("keydown", (event) => {
+  const { key, code, isComposing } = event;
+  if (key === "Escape") light(null);
+  const isControl = event.ctrlKey || event.metaKey;
+  if (!isControl || event.altKey || isComposing || document.querySelector("dialog[open]")) return;
+  // On a keyboard without Latin letters, the key at the place of the S.
+  const isS = /^[a-z]$/i.test(key) ? key.toLowerCase() === "s" : code === "KeyS";
+  if (key === "Enter") {
+    clearTimeout(timer);
+    forgetProblems();
+    update();
+  } else if (event.shiftKey && isS) {
+    swap();
+  } else {
+    return;
+  }
+  event.preventDefault();
 });
 
 // ---- Files ----

@@ -43,6 +43,13 @@ export function difference(text, other) {
   return [one.slice(0, first), one.slice(first, end), one.slice(end)].map((some) => some.join(""));
 }
 
+/** Whether a text is what another one became while it was typed on or corrected. */
+export function isEdited(text, before) {
+  const [start, , end] = difference(text, before);
+  const same = start.length + end.length;
+  return text.startsWith(before) || same >= 0.8 * Math.max(text.length, before.length);
+}
+
 /** The words of a text and what stands between them. */
 function parts(text) {
   if (!Intl.Segmenter) return text.split(/(\s+)/);
