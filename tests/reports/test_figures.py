@@ -135,6 +135,34 @@ def test_figures_have_the_colours_of_the_page():
         assert style.count(f"{variable}: #") >= 2
 
 
+def luminance(colour):
+    """WCAG 2.2, "relative luminance"."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (
+        x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_lines_can_be_seen(scheme):
+    """By the least contrasts of WCAG 2.2, level AA: 4.5 for text and 3 for lines."""
+    style = (TEMPLATES / "style.css").read_text("utf-8").split("* { box-sizing")[0]
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light if scheme == "light" else dark))
+    backgrounds = [colours["page"], colours["panel"]]
+    texts = ["ink", "quiet", "accent", "series-1", "series-2"]
+    for background in backgrounds:
+        assert all(contrast(colours[text], background) >= 4.5 for text in texts)
+        assert all(contrast(colours[f"series-{n}"], background) >= 3 for n in range(1, 7))
+    assert all(contrast(colours["ink"], colours[mark]) >= 4.5 for mark in ("mark", "mark-1"))
+
+
 def test_ids_of_figures_do_not_collide():
     """And the same values give the same text."""
     values = (2, 3, 2)
