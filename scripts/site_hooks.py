@@ -48,10 +48,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         _add(files, config, name, (ROOT / path).read_text("utf-8"))
     for path in _linked_files():
         _add(files, config, f"files/{path}.txt", (ROOT / path).read_text("utf-8"))
+    font = ROOT / "transformer_mt" / "assets" / "inter.woff2"
+    _add(files, config, font.name, font.read_bytes())
     return files
 
 
-def _add(files: Files, config: MkDocsConfig, name: str, content: str) -> None:
+def _add(files: Files, config: MkDocsConfig, name: str, content: str | bytes) -> None:
     if (old := files.get_file_from_path(name)) is not None:
         files.remove(old)
     file = File.generated(config, name, content=content)
