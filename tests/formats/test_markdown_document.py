@@ -145,7 +145,8 @@ def test_the_projects_own_pages_are_written_as_they_were_read(path):
     assert rendered(translate(document)) == rendered(page)
     assert blocks(translate(document, in_capitals)) == blocks(page)
     one = document.render({0: "x"}, "model").decode()
-    assert one.split("\n")[-40:] == page.split("\n")[-40:]
+    half = len(page.split("\n")) // 2
+    assert one.split("\n")[-half:] == page.split("\n")[-half:]
 
 
 @pytest.mark.parametrize(

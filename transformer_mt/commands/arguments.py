@@ -254,8 +254,10 @@ def positive_number(text: str) -> float:
 
 
 def _settings(text: str) -> list[str] | None:
-    """A list, with commas between its items. An empty text is an empty list."""
-    return None if text == "null" else list(filter(None, text.split(",")))
+    """A list, with commas between its items. An empty text is an empty list, and so is []."""
+    if text == "null":
+        return None
+    return [] if text == "[]" else list(filter(None, text.split(",")))
 
 
 def _setting(text: str) -> int | float | str | None:

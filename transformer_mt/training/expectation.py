@@ -27,9 +27,14 @@ LEAST_PAIRS = 10_000
 FACTOR = 3
 
 
-def expectation(pairs: int) -> str:
-    """Returns what one could expect of a model that is trained from the beginning on so many pairs:
-    the scores of the two texts whose sizes are nearest."""
+def expectation(pairs: int, epochs: float) -> str:
+    """Returns what one could expect of a model that is trained from the beginning: the scores of
+    the two texts whose sizes are nearest.
+
+    Args:
+        pairs: how many there are.
+        epochs: how often training sees them.
+    """
     if pairs < LEAST_PAIRS:
         return f"little: fewer than {LEAST_PAIRS:,} pairs are rarely enough for translations of use"
     if pairs > FACTOR * MEASURED[-1].pairs:
@@ -40,4 +45,5 @@ def expectation(pairs: int) -> str:
     scores = ", ".join(
         f"{row.bleu:.0f} BLEU with {row.pairs:,} pairs of {row.text}" for row in nearest
     )
-    return f"{scores}. Longer or more varied text gives less"
+    seen = f"seen 10 to 55 times; here, {epochs:.1f} times"
+    return f"{scores}, {seen}. Longer or more varied text gives less"

@@ -348,8 +348,8 @@ def choose_size(draft: Draft, pairs: int, measure: Callable[[Size], Timing]) -> 
         f"{epochs:.1f} passes over them",
         f"training     {steps:,} steps of {size.batch_tokens:,} target tokens, "
         f"{chosen.seconds:.2g} s each on {chosen.where}",
-        f"time         {duration(steps * chosen.seconds + chosen.others)}, with validations and "
-        "the final test",
+        f"time         {duration(steps * chosen.seconds + chosen.others)}, of which "
+        f"{duration(chosen.others)} are validations and the final test",
     ]
     if chosen.steps > limit:
         lines.append("             more passes over this text would hardly help")
@@ -419,8 +419,10 @@ def warn_if_slowed(timing: Timing) -> None:
 def _regularisation(pairs: int, epochs: float, d_model: int) -> dict[str, float]:
     """Returns the dropout and the word noise."""
     # A text that is seen only a few times can't be learnt by heart; dropout would slow learning.
+    if epochs < 8:
+        return {"dropout": 0.0, "word_noise": 0.0}
     if epochs < MANY_EPOCHS:
-        return {"dropout": 0.0 if epochs < 8 else 0.1, "word_noise": 0.0}
+        return {"dropout": 0.2 if pairs < 50_000 else 0.1, "word_noise": 0.0}
     if pairs < 50_000:
         dropout = 0.3
     elif pairs < 100_000 or (pairs < 500_000 and d_model > 128):

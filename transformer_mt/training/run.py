@@ -208,7 +208,8 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
     where = used if processes == 1 else f"{processes} processes on {used}"
     print(f"estimated time  {estimate} of training, {seconds:.2f} s per step ({where})")
     if config.training.init_from is None:
-        print(f"expectation     {expectation(data.facts['pairs'])}")
+        epochs = trainer.plan.total_steps / trainer.plan.updates_per_epoch
+        print(f"expectation     {expectation(data.facts['pairs'], epochs)}")
 
 
 # ---------------------------------------------------------------------------- reading and checking

@@ -25,6 +25,8 @@ const PAUSE = 300; // milliseconds without a keystroke after which the text is t
 const CONTROL = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
 const MOST_CHARACTERS = 20_000; // of a text that is translated while it is typed
 
+const canPoint = matchMedia("(hover: hover)").matches; // no phone can
+
 const at = (id) => document.getElementById(id);
 const source = at("source");
 
@@ -47,7 +49,8 @@ function update() {
   const isTranslated = known.some((answer) => answer?.text);
   at("translation").dataset.hint = word("target_hint");
   at("working").textContent = known.includes(undefined) ? word("working") : "";
-  at("hint").textContent = isTranslated ? word(card.alignment ? "hint_words" : "hint") : "";
+  const hint = canPoint ? "hint_words" : "hint_words_touch";
+  at("hint").textContent = isTranslated ? word(card.alignment ? hint : "hint") : "";
   at("count").textContent = text && `${number(text.length)} / ${number(MOST_CHARACTERS)}`;
   at("clear").hidden = !source.value;
   at("share").disabled = !source.value;
@@ -374,6 +377,7 @@ listeners.token = (wasWrong) =>
       form.hidden = true;
       resolve(at("token-text").value.trim());
       at("token-text").value = "";
+      source.focus();
     };
   });
 
@@ -394,5 +398,5 @@ writeModel();
 const link = readLink();
 if (link.text !== null) source.value = link.text;
 showPlain(source.value);
-if (matchMedia("(hover: hover)").matches) source.focus();
+if (canPoint) source.focus();
 loadModels(link.model);
