@@ -39,7 +39,8 @@ class Wrong(Exception):
 def write_printing_scripts(folder: Path) -> None:
     """Writes the project's own shell scripts, which print what they would start."""
     printing = folder / "python"
-    printing.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    # It reads its input to the end, because whoever writes into a pipe would fail otherwise.
+    printing.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\ncat >/dev/null\n")
     printing.chmod(0o755)
     for script in (ROOT / "scripts").glob("*.sh"):
         text = script.read_text(encoding="utf-8")
@@ -100,7 +101,8 @@ def _started_by(script: str, arguments: list[str], scripts: Path) -> list[str]:
             raise Wrong(f"{script}: {arguments}")
         return []
     command = ["bash", str(scripts / Path(script).name), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    nothing = subprocess.DEVNULL
+    done = subprocess.run(command, cwd=ROOT, stdin=nothing, capture_output=True, text=True)
     if done.returncode:
         raise Wrong(done.stderr.strip())
     return done.stdout.split("\0")[:-1]
