@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from ctranslate2 import specs
 
+from tests.scripts.fake_project import requirements
 from tests.support import (
     demo_pairs,
     make_config,
@@ -120,17 +121,28 @@ def exact(trained, tmp_path_factory):
     return folder
 
 
-def test_translating_with_an_export_imports_no_paddle(exact):
-    """By the command, from its arguments to its last line."""
+def test_translating_with_an_export_imports_only_the_packages_of_its_list(tmp_path):
+    """By the command, from its arguments to its last line. The subwords have symbols of protected
+    spans, and are read with one package more."""
     code = """
 import sys
-sys.modules["paddle"] = sys.modules["paddlenlp"] = None  # to import them is an error
+from importlib.metadata import packages_distributions
+
+listed = set(sys.argv[3].split())
+for module, names in packages_distributions().items():
+    if not listed & {name.lower().replace("_", "-") for name in names}:
+        sys.modules[module] = None  # to import it is an error
 from transformer_mt.cli import main
 
 sys.exit(main(["translate", sys.argv[1], "--input", sys.argv[2]]))
 """
-    source = write_lines(exact.parent / "in", [source for source, _ in PAIRS[:3]])
-    done = run_python("-c", code, exact, source, is_fresh=True)
+    config = make_config(tmp_path, data={"protect": ["tags"]}, subword={"vocab_size": 150})
+    model_dir = make_model_directory(tmp_path / "model", PAIRS, config).path
+    run_command("export", model_dir, format="ctranslate2", output=tmp_path / "export")
+    source = write_lines(tmp_path / "in", [source for source, _ in PAIRS[:3]])
+    listed = [r.name.lower() for r in requirements("requirements-ctranslate2.txt")]
+    listed = " ".join([*listed, "transformer-mt"])
+    done = run_python("-c", code, tmp_path / "export", source, listed, is_fresh=True)
     assert (done.returncode, done.stdout.count("\n")) == (0, 3), done.stderr
 
 

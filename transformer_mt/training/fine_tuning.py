@@ -124,8 +124,11 @@ def tell_changes(
     for text in verdicts:
         show(f"  {text}")
     if lost:
+        mixed = any(text.general for text in config.data.texts)
         ways = [
-            "mix general text into data.train, as a list with weights",
+            "raise the weight of the general text in data.train"
+            if mixed
+            else "mix general text into data.train, as a list with weights",
             "train less of the model (training.freeze, or an adapter)",
             "lower training.learning_rate",
         ]
