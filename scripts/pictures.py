@@ -12,8 +12,8 @@ examples:
   python scripts/pictures.py comparison comparison.html   # a page of compare --html
   python scripts/pictures.py attention runs/demo "Where is the station?"
   python scripts/pictures.py attention runs/my "Wo ist der Bahnhof?" --name attention-de
-  python scripts/pictures.py page runs/multi30k_en_de
-  python scripts/pictures.py page runs/my_zh_en --chinese
+  python scripts/pictures.py page runs/tatoeba_de_en
+  python scripts/pictures.py page runs/tatoeba_zh_en --chinese
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SCHEMES = {"": "light", "-dark": "dark"}  # by the end of the name
 REPORT, ATTENTION, SOCIAL = (1000, 1250), (1240, 772), (1280, 640)
 PAGE, PHONE = (1200, 740), (360, 780)
 
-ENGLISH = (
-    "Two young girls are playing with a red ball in the park. An old man in a blue jacket is "
-    "sitting on a bench and reading a newspaper.\n\nA brown dog runs through the snow."
+GERMAN = (
+    "Meine Schwester wohnt in einem kleinen Haus. Sie trinkt jeden Tag eine Tasse Kaffee.\n\n"
+    "Er hat das Fenster geöffnet, weil es heiß war."
 )
 CHINESE = "我不知道他什么时候回来。你能帮我吗？\n\n我们明天去北京。"
 
@@ -150,7 +150,10 @@ def browsing() -> Iterator[Browser]:
     sys.path.insert(0, str(ROOT))
     from tests.serving.browser import chromium
 
-    with tempfile.TemporaryDirectory() as profile, chromium(Path(profile)) as browser:
+    # There is a mouse, which a headless browser lacks otherwise.
+    mouse = "availableHoverTypes=2,primaryHoverType=2,availablePointerTypes=4,primaryPointerType=4"
+    option = f"--blink-settings={mouse}"
+    with tempfile.TemporaryDirectory() as profile, chromium(Path(profile), option) as browser:
         yield browser
 
 
@@ -282,10 +285,10 @@ def page(options: argparse.Namespace) -> None:
                 looked_at = pointed_at(CHINESE, 0, 3)
                 picture(browser, options.into, url, "page-zh", PAGE, "dark", "zh-CN", looked_at)
                 return
-            looked_at, opened = pointed_at(ENGLISH, 1, 6), pointed_at(ENGLISH, 1, 6, opens=True)
+            looked_at, opened = pointed_at(GERMAN, 1, 5), pointed_at(GERMAN, 1, 5, opens=True)
             picture(browser, options.into, url, "page-desktop", PAGE, prepare=looked_at)
             picture(browser, options.into, url, "page-dark", PAGE, "dark", prepare=opened)
-            opened = pointed_at(ENGLISH, 0, 3, opens=True, taps=True)
+            opened = pointed_at(GERMAN, 0, 5, opens=True, taps=True)
             picture(browser, options.into, url, "page-phone", PHONE, prepare=opened)
     finally:
         service.terminate()

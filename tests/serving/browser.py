@@ -211,8 +211,8 @@ class Page:
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[Browser]:
-    """Starts a browser. Skips the test if there is none."""
+def chromium(profile: Path, *options: str) -> Iterator[Browser]:
+    """Starts a browser with these options. Skips the test if there is none."""
     if CHROMIUM is None:
         pytest.skip("needs a browser, chromium")
     its_input, our_output = os.pipe()
@@ -225,7 +225,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
 
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={profile}",
-               "about:blank"]  # fmt: skip
+               *options, "about:blank"]  # fmt: skip
     process = subprocess.Popen(
         command,
         preexec_fn=as_three_and_four,
