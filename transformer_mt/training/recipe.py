@@ -56,8 +56,9 @@ R_DROP_PAIRS = 100_000
 R_DROP_EPOCHS = 40
 # A small text is seen for at least this number of steps.
 FEWEST_STEPS = 1000
-# How many validations and checkpoints there are, at least.
-VALIDATIONS = 8
+# How many validations and checkpoints there are, about: one in so many minutes, within limits.
+VALIDATION_MINUTES = 4
+FEWEST_VALIDATIONS, VALIDATIONS = 3, 8
 # The time that is not training, in seconds: importing, and the tests and the report at the end.
 OTHER_SECONDS = 60.0
 # To translate a sentence with a beam takes about so many times as long as without one.
@@ -123,6 +124,8 @@ def make_recipe(
     """
     used = devices.use(device)
     draft = Draft(path, place)
+    usual = round(minutes / VALIDATION_MINUTES)
+    draft.validations = max(FEWEST_VALIDATIONS, min(usual, VALIDATIONS))
     corpus = open_corpus(draft.config().data)
     (letters, characters, spans), smallest = _choose_subwords(draft, corpus.train)
     data = _fit_vocabulary(draft, smallest)
@@ -147,6 +150,8 @@ def make_recipe(
 class Draft:
     """A recipe in the making. Before a value is chosen, it has one that is valid."""
 
+    validations = VALIDATIONS
+
     def __init__(self, path: Path, place: dict[str, str | None]) -> None:
         self.path = path
         self.vocabulary = {"vocab_size": LARGEST_VOCABULARY}
@@ -163,7 +168,7 @@ class Draft:
 
     def set_steps(self, most: int) -> None:
         """Sets the number of steps, and what depends on it."""
-        interval = max(1, most // VALIDATIONS)
+        interval = max(1, most // self.validations)
         unit = 10 ** max(0, len(str(interval)) - 2)
         interval = interval // unit * unit  # two digits and zeros
         steps = most // interval * interval
@@ -373,7 +378,7 @@ def _measure(draft: Draft, size: Size, data: PreparedData, seconds: float, used:
     say(f"timing some steps of a model with {size} ...")
     # At the end, two models translate the dev set, and one the test set.
     dev, test = data.facts["dev"], data.facts["test"]
-    sentences = VALIDATIONS * dev + BEAM_TIME * (2 * dev + test)
+    sentences = draft.validations * dev + BEAM_TIME * (2 * dev + test)
     return replace(measure(draft.config(), data, sentences, seconds, used), size=size)
 
 
