@@ -49,7 +49,7 @@ GERMAN = (
     "Meine Schwester wohnt in einem kleinen Haus. Sie trinkt jeden Tag eine Tasse Kaffee.\n\n"
     "Er hat das Fenster geöffnet, weil es heiß war."
 )
-CHINESE = "我不知道他什么时候回来。你能帮我吗？\n\n我们明天去北京。"
+CHINESE = "我不知道他什么时候回来。你能帮我吗？\n\n我妹妹住在一所小房子里。"
 
 # ---- The terminal, which is drawn without a browser ----
 
