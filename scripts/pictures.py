@@ -8,10 +8,10 @@ that the pages ask for first. Look at each picture before you commit it.
 examples:
   python scripts/pictures.py terminal   # after a change of docs/images/terminal.txt
   python scripts/pictures.py social     # after a change of docs/images/social.svg
-  python scripts/pictures.py report runs/multi30k_en_de runs/two_layers
+  python scripts/pictures.py report runs/tatoeba_de_en runs/earlier_recipe
   python scripts/pictures.py comparison comparison.html   # a page of compare --html
-  python scripts/pictures.py attention runs/demo "Where is the station?"
-  python scripts/pictures.py attention runs/my "Wo ist der Bahnhof?" --name attention-de
+  python scripts/pictures.py attention runs/tatoeba_zh_en "你在哪里？" --name attention-zh
+  python scripts/pictures.py attention runs/tatoeba_de_en "Wo bist du?" --name attention-de
   python scripts/pictures.py page runs/tatoeba_de_en
   python scripts/pictures.py page runs/tatoeba_zh_en --chinese
 """
@@ -315,10 +315,10 @@ def main() -> None:
     add(comparison, "comparison.png, of a page that `compare --html` has written").add_argument(
         "page", type=Path
     )
-    own = add(attention, "attention.png, or the picture that --name names")
+    own = add(attention, "the picture that --name names")
     own.add_argument("model_dir")
     own.add_argument("text")
-    own.add_argument("--name", default="attention")
+    own.add_argument("--name", required=True)
     own = add(page, "page-desktop.png, page-dark.png and page-phone.png, of models of the service")
     own.add_argument("model_dirs", nargs="+")
     own.add_argument(
