@@ -51,6 +51,13 @@ def test_the_name_of_a_file_is_read_in_both_of_its_forms():
         }
 
 
+def test_json_that_is_sent_as_a_form_is_told_apart():
+    """As curl sends it without a header."""
+    with pytest.raises(HTTPException, match="application/json") as error:
+        forms.read(forms.URL_ENCODED, b' {"text": "a"}')
+    assert error.value.status_code == 415
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [

@@ -31,8 +31,11 @@ def read(content_type: str, body: bytes) -> Form:
         content_type: the header of the request, one of KINDS with parameters.
 
     Raises:
-        HTTPException: the form is not well-formed.
+        HTTPException: the form is not well-formed, or it is JSON, which curl sends as a form if it
+            is not told otherwise.
     """
+    if body.lstrip().startswith(b'{"'):  # a form has these characters in another way
+        raise HTTPException(415, "got JSON: send the header `Content-Type: application/json`")
     try:
         if content_type.strip().lower().startswith(MULTIPART):
             fields = _parts(_parameters(content_type).get("boundary", ""), body)
