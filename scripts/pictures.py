@@ -195,13 +195,10 @@ def run(*arguments: object) -> None:
     subprocess.run([sys.executable, "-m", "transformer_mt", *map(str, arguments)], check=True)
 
 
-def in_both_schemes(
-    into: Path, path: Path, name: str, size: tuple[int, int], keeps_colours: bool = False
-) -> None:
+def in_both_schemes(into: Path, path: Path, name: str) -> None:
     with browsing() as browser:
         for end, scheme in SCHEMES.items():
-            url = path.resolve().as_uri()
-            picture(browser, into, url, name + end, size, scheme, keeps_colours=keeps_colours)
+            picture(browser, into, path.resolve().as_uri(), name + end, REPORT, scheme)
 
 
 def social(options: argparse.Namespace) -> None:
@@ -213,24 +210,20 @@ def report(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
         run("report", *options.model_dirs, "--output", path)
-        in_both_schemes(options.into, path, "report", REPORT)
+        in_both_schemes(options.into, path, "report")
 
 
 def comparison(options: argparse.Namespace) -> None:
-    in_both_schemes(options.into, options.page, "comparison", REPORT)
+    in_both_schemes(options.into, options.page, "comparison")
 
 
 def attention(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "attention.html"
         run("attention", options.model_dir, "--text", options.text, "--output", path)
-        if options.name == "attention":
-            in_both_schemes(options.into, path, options.name, ATTENTION, keeps_colours=True)
-            return
+        url, name = path.as_uri(), options.name
         with browsing() as browser:
-            picture(
-                browser, options.into, path.as_uri(), options.name, ATTENTION, keeps_colours=True
-            )
+            picture(browser, options.into, url, name, ATTENTION, keeps_colours=True)
 
 
 # ---- The page of the service ----

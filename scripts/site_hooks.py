@@ -15,6 +15,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import transformer_mt
 import write_reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +28,8 @@ PAGES = {
     "data/demo/README.md": "data-demo.md",
     "data/names/README.md": "data-names.md",
 }
-INDEX = {"README.md": "README.md", "README.zh.md": "README.zh.md"}
+# The pages of the repository that the site's first page stands for.
+INDEX = ("README.md", "README.zh.md")
 API = """\
 # API reference
 
@@ -40,15 +42,14 @@ _LINK = re.compile(r"(!?\[(?:[^][]|\[[^][]*\])*\])\(([^)\s]+)\)")
 @event_priority(-100)  # after the plug-in of the languages, which knows only files of docs/
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds pages and copies of files."""
-    import transformer_mt
-
+    _linked_files.cache_clear()  # a page may have changed since the last build
     members = "".join(f"::: transformer_mt.{name}\n\n" for name in transformer_mt.__all__)
     _add(files, config, "api.md", API + members)
     for path, name in PAGES.items():
         _add(files, config, name, (ROOT / path).read_text("utf-8"))
     for path in _linked_files():
         _add(files, config, f"files/{path}.txt", (ROOT / path).read_text("utf-8"))
-    font = ROOT / "transformer_mt" / "assets" / "inter.woff2"
+    font = ROOT / "transformer_mt" / "serving" / "page" / "inter.woff2"
     _add(files, config, font.name, font.read_bytes())
     return files
 
@@ -69,9 +70,10 @@ def _linked_files() -> frozenset[str]:
     for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / path for path in PAGES)]:
         for _, link in _LINK.findall(page.read_text("utf-8")):
             path = _path_of(link, posixpath.relpath(page.parent, ROOT))
-            if path and (ROOT / path).is_file() and path not in (*PAGES, *INDEX):
+            is_page = path is None or path in (*PAGES, *INDEX) or path.startswith("docs/")
+            if not is_page and (ROOT / path).is_file():
                 found.add(path)
-    return frozenset(path for path in found if not path.startswith("docs/"))
+    return frozenset(found)
 
 
 def _path_of(link: str, folder: str) -> str | None:
@@ -98,15 +100,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = _path_of(link, folder)
         if path is None:
             return match[0]
-        anchor = link.partition("#")[1] + link.partition("#")[2]
-        up = "../" if is_chinese else ""
+        anchor = "".join(link.partition("#")[1:])
         if path.startswith("docs/"):
             name = path.removeprefix("docs/")
             if name.endswith(".zh.md"):
                 name = name.removesuffix(".zh.md")
                 if is_chinese:
                     return f"{text}({name}.md{anchor})"
-                return f'<a href="zh/{_page_name(name)}.html">{text[1:-1]}</a>'
+                name = name.replace("README", "index")
+                return f'<a href="zh/{name}.html">{text[1:-1]}</a>'
             if is_chinese and is_english and (ROOT / "docs" / f"{name[:-3]}.zh.md").exists():
                 anchor = ""  # the headings of the Chinese page differ
             if (ROOT / path).is_dir() or name.startswith("serving/"):
@@ -117,20 +119,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if path in INDEX:
             return f"{text}(README.md)"
         if path in _linked_files():
-            return f'<a href="{up}files/{path}.txt">{text[1:-1]}</a>'
+            return f'<a href="files/{path}.txt">{text[1:-1]}</a>'
         return text[1:-1]  # a folder
 
-    # Code stays as it is, except in the text of a link.
-    pieces, last = [], 0
-    for match in re.finditer(r"(?ms)^```.*?^```", markdown):
-        pieces += [_LINK.sub(lead, markdown[last : match.start()]), match[0]]
-        last = match.end()
-    pieces.append(_LINK.sub(lead, markdown[last:]))
+    # Blocks of code, which are the odd pieces, stay as they are.
+    pieces = re.split(r"(?ms)(^```.*?^```)", markdown)
+    pieces[::2] = [_LINK.sub(lead, piece) for piece in pieces[::2]]
     markdown = "".join(pieces)
-    if is_chinese:
+    if is_chinese:  # whose folder has no images
         markdown = re.sub(r'\b(src|srcset)="images/', r'\1="../images/', markdown)
     return markdown
-
-
-def _page_name(name: str) -> str:
-    return "index" if name == "README" else name

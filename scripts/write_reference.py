@@ -28,14 +28,9 @@ from transformer_mt.config.section import Section, parts
 from transformer_mt.config.text import DataConfig
 
 ROOT = Path(__file__).resolve().parents[1]
+DEMO = ROOT / "configs" / "demo.yaml"
 # Of demo.yaml: the longest line, and the column of the comments that stand beside a value.
 WIDTH, COLUMN = 96, 28
-
-
-def files() -> dict[str, str]:
-    """The content that each file should have, by its path from the project's folder."""
-    demo = "configs/demo.yaml"
-    return {demo: demo_yaml((ROOT / demo).read_text("utf-8"))}
 
 
 # --------------------------------------------------------------------------------------- defaults
@@ -306,5 +301,4 @@ def _epilog_block(block: str) -> str:
 
 
 if __name__ == "__main__":
-    for path, content in files().items():
-        (ROOT / path).write_text(content, encoding="utf-8")
+    DEMO.write_text(demo_yaml(DEMO.read_text("utf-8")), encoding="utf-8")

@@ -77,6 +77,30 @@ def test_a_text_with_tags(folder, capsys):
     assert "unmatched" not in check_without_warning(capsys)
 
 
+def test_a_text_with_long_sentences(folder, capsys):
+    """They are read if there are several, and not left out."""
+    pairs = demo_pairs(300)
+    long = [tuple(" ".join([text] * 60) for text in pair) for pair in pairs[:20]]
+    write_pairs(folder / "corpus", "train", long + pairs[20:])
+    config = make()
+    assert config.data.max_length == recipe.GREAT_LENGTH
+    assert "pairs of up to 512 subwords" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("device", "width", "has_bfloat16", "precision"),
+    [
+        ("cpu", 256, True, "float32"), ("cpu", 512, True, "bfloat16"),
+        ("cpu", 512, False, "float32"), ("gpu:0", 128, True, "bfloat16"),
+        ("gpu:0", 128, False, "float32"),
+    ],
+)  # fmt: skip
+def test_the_precision(monkeypatch, device, width, has_bfloat16, precision):
+    monkeypatch.setattr(recipe, "has_bfloat16", lambda used: has_bfloat16)
+    (size,) = {size.d_model: size for size in recipe.SIZES if size.d_model == width}.values()
+    assert recipe._precision(size, device) == precision
+
+
 def test_a_small_tsv_file(capsys, folder):
     write_lines(folder / "my pairs.tsv", ("\t".join(pair) for pair in demo_pairs(50)))
     config = make(train="my pairs.tsv")

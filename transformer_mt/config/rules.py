@@ -1,4 +1,4 @@
-"""The rules between the keys of the config. docs/config.md lists their docstrings.
+"""The rules between the keys of the config. The site of the documents lists their docstrings.
 
 A rule looks at a config and yields its problems. A problem is the keys that it is about, of which
 the first is the one to report it under, and a message.

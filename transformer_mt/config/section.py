@@ -1,8 +1,9 @@
 """What every section of the config is made of: its base class, its texts, and the types of values.
 
 The docstring of a section introduces it, and the docstring below a key explains the key. These are
-the texts that users read: scripts/write_reference.py puts them into docs/config.md and into the
-comments of configs/demo.yaml, and the flags of the commands show them in `--help`.
+the texts that users read: scripts/write_reference.py puts them into the comments of
+configs/demo.yaml and into the site of the documents, and the flags of the commands show them in
+`--help`.
 
 Their form is simple. The first sentence says what the key is. A line that contains two or more
 spaces in a row describes a value: the value (or several, separated by commas), the spaces, and its

@@ -58,8 +58,6 @@ from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
 
 PAGE = Path(__file__).with_name("page")
-# The typeface, which pages of reports share.
-ASSETS = Path(__file__).parents[1] / "assets"
 mimetypes.add_type("font/woff2", ".woff2")  # not known to every Python
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")
 DESCRIPTION = """\
@@ -70,13 +68,12 @@ says in how many seconds to try again."""
 # service's origin, so that nothing in it could use the token.
 ATTENTION_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src "
-    "'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'; sandbox "
-    "allow-scripts allow-downloads",
+    "'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox allow-scripts allow-downloads",
     # A browser may refuse to show a page that has both `sandbox` and another value of this.
     "Cross-Origin-Opener-Policy": "unsafe-none",
 }
-POLICY = "default-src 'self'; font-src 'self'; img-src 'self' data:; object-src 'none'; "
-POLICY += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+POLICY += "form-action 'none'; frame-ancestors 'none'"
 # An answer that has one of these headers already keeps it.
 SAFE_HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -93,7 +90,7 @@ MOST = 256
 # installation of this program, or tells only whether the service runs, and for which languages.
 _OPEN = {"/": "page", "/docs": "docs", "/openapi.json": "docs"}
 _OPEN |= {path: path for path in ("/health", "/languages", "/detect")}
-_OPEN |= {f"/{path.name}": "page" for path in (*PAGE.iterdir(), *ASSETS.iterdir())}
+_OPEN |= {f"/{path.name}": "page" for path in PAGE.iterdir()}
 _OPEN |= {f"/docs/{path.name}": "docs" for path in SWAGGER.iterdir()}
 # Behind these is a random name, which is a secret: whoever has it needs no token.
 _NAMED = ("/attention/", "/download_file/")
@@ -449,12 +446,9 @@ class Service:
         app.get("/health", response_model=requests.HealthAnswer)(self.health)
         app.get("/docs", include_in_schema=False)(_docs)
         app.mount("/docs", StaticFiles(directory=SWAGGER))
-        page, assets = StaticFiles(directory=PAGE, html=True), StaticFiles(directory=ASSETS)
-        files = {"/": page}
-        files |= {f"/{path.name}": page for path in PAGE.iterdir()}
-        files |= {f"/{path.name}": assets for path in ASSETS.iterdir()}
-        for address, folder in files.items():
-            app.router.routes.append(Route(address, folder, methods=["GET"]))
+        page = StaticFiles(directory=PAGE, html=True)
+        for path in ("/", *(f"/{file.name}" for file in PAGE.iterdir())):
+            app.router.routes.append(Route(path, page, methods=["GET"]))
 
 
 async def _disconnection(request: Request) -> None:
