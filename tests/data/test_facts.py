@@ -99,6 +99,13 @@ def test_unknown_text_of_all_sets_is_counted(facts, tmp_path):
     assert found["unknown"] == 12
 
 
+@pytest.mark.parametrize(("protect", "unknown"), [(["tags"], []), ([], ["<", ">", "/"])])
+def test_a_protected_span_of_the_dev_set_is_no_unknown_text(facts, protect, unknown):
+    dev = [("<b>A dog</b>", "<b>Ein Hund</b>")]
+    found, _ = facts(dev=dev, data={"protect": protect})
+    assert found["unknown_text"]["dev"]["source"]["examples"] == unknown
+
+
 def test_the_parts_of_words_with_bpe_are_one_word(facts, tmp_path):
     (tmp_path / "types").write_text("a\nb@@\nc\n")
     pairs = [("a b@@ b@@ c", "c b@@ a a")] * 3

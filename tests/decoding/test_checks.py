@@ -103,6 +103,7 @@ def test_numbers(source, text, lang, whats):
 def test_an_empty_translation():
     for text in ("", " \u3000", "<br/>"):
         assert kinds("Delete it<br/>", text) == ["empty"]
+    assert kinds("Delete {name} now", "{name}") == ["empty"]
     assert found("", "") == found("…", "") == found(" ", " ") == []
     assert kinds("{name}", "") == ["span"]
 

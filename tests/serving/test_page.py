@@ -210,7 +210,7 @@ def test_everything_can_be_reached_by_the_keyboard(opened):
     page.key("ArrowRight")
     assert page.texts(".lit") == ["RUNS."] and page.texts(".partner") == ["runs."]
     page.key("ArrowDown")
-    assert page.run(focused) == "HERE. IS IT"
+    assert page.run(focused) == "HERE. IS IT" and page.texts(".lit") == []
     page.key("Enter")
     page.until("document.activeElement.matches('.output')")
     page.key("Escape")

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from operator import length_hint
@@ -186,6 +186,10 @@ class PairChanges:
         if self.annotations is not None and changed == (source, target):
             changed = self.annotations.applied(source, target), target
         return changed, is_matched
+
+    def for_measuring(self) -> PairChanges:
+        """Those of a text that is not trained on, such as the dev set: symbols, and nothing else."""
+        return replace(self, drop_unmatched=False, input_noise=0.0, annotations=None)
 
     def keeps(self, is_matched: bool) -> bool:
         """Whether a pair is used, given whether its spans match."""

@@ -30,7 +30,7 @@ from transformer_mt.utils.console import progress
 from transformer_mt.utils.languages import has_spaces, has_spaces_in, sentences
 
 # A new number makes existing entries of the cache unused.
-FORMAT = 5
+FORMAT = 6
 # A subword that occurs less often than this is rare.
 RARE = 10
 # How many examples there are of each kind, and how many characters of each text.
@@ -159,8 +159,10 @@ def _read(
                 dropped[reason].append(pair)
     sides = {"source": source, "target": target}
     unknown = {"train": {name: side.unknown() for name, side in sides.items()}}
+    measured = changes and changes.for_measuring()
     for name, pairs in pairs_of.items():
-        columns = zip(*pairs, strict=True)
+        read = [measured.applied(pair)[0] for pair in pairs] if measured else pairs
+        columns = zip(*read, strict=True)
         unknown[name] = {
             side: _unknown_of(texts, own.vocabulary)
             for (side, own), texts in zip(sides.items(), columns, strict=True)

@@ -255,7 +255,7 @@ def _dev_set(split: Split | None, config: Config, subwords: Subwords, cache: Pat
     if tag is not None:
         content += f" {tag}"
     changes = changes_of(config)
-    changes = changes and replace(changes, drop_unmatched=False, input_noise=0.0)
+    changes = changes and changes.for_measuring()
     title = f"encoding the {split.name.replace('_', ' ')} set"
     tagged = split if tag is None else _tagged(split, tag, config.tags)
     encoded = encoded_corpus(tagged, content, subwords, limits, cache, title, changes=changes)

@@ -65,7 +65,7 @@ def warnings_of(
         _Side.of(own, finder, primary(language))
         for own, language in ((source, source_lang), (text, target_lang))
     ]
-    if any(map(str.isalnum, sides[0].words)) and not sides[1].words.strip():
+    if any(map(str.isalnum, sides[0].words)) and not sides[1].words.replace(_OBJECT, "").strip():
         return [Warning("empty", "there is no translation")]
     checks = {
         "span": _spans,

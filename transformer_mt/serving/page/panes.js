@@ -185,6 +185,12 @@ source.addEventListener("keyup", ({ key }) => {
   if (/^(Arrow|Home|End|Page)/.test(key)) light(wordAtCursor());
 });
 translation.addEventListener("pointerover", ({ target }) => light(target));
+// A word that the keyboard has lit is dark again when the focus leaves its text. A tap lights its
+// word before the focus moves, so that word stays lit.
+for (const [element, words] of [[source, mirror], [translation, null]])
+  element.addEventListener("focusout", ({ target }) => {
+    if ((words ?? target).contains(lit[0])) light(null);
+  });
 
 // ---- The keyboard ----
 
