@@ -10,8 +10,12 @@ import yaml
 from tests.support import ROOT, demo_pairs, run_command, write_lines, write_pairs
 from transformer_mt.commands import new
 from transformer_mt.config import file as config_file
-from transformer_mt.training import recipe, run
+from transformer_mt.training import run
 from transformer_mt.training.advice import advice
+from transformer_mt.training.recipes import plan, timing
+from transformer_mt.training.recipes.draft import FEWEST_STEPS, Draft
+from transformer_mt.training.recipes.sizes import SIZES
+from transformer_mt.training.recipes.text import GREAT_LENGTH
 from transformer_mt.utils.errors import UsageError, UserError
 
 PLACE = {"model_dir": "runs/my", "root": "corpus", "train": "train", "dev": None, "test": None}
@@ -22,7 +26,7 @@ PLACE |= {"source_lang": "en", "target_lang": "de"}
 def folder(tmp_path, monkeypatch) -> Path:
     """The current folder, with a small text. Speeds are measured in a moment."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recipe, "MEASURED_SECONDS", 0.01)
+    monkeypatch.setattr(timing, "MEASURED_SECONDS", 0.01)
     monkeypatch.setattr(run, "seconds_per_step", partial(run.seconds_per_step, seconds=0.01))
     write_pairs(tmp_path / "corpus", "train", demo_pairs(300))
     return tmp_path
@@ -83,7 +87,7 @@ def test_a_text_with_long_sentences(folder, capsys):
     long = [tuple(" ".join([text] * 60) for text in pair) for pair in pairs[:20]]
     write_pairs(folder / "corpus", "train", long + pairs[20:])
     config = make()
-    assert config.data.max_length == recipe.GREAT_LENGTH
+    assert config.data.max_length == GREAT_LENGTH
     assert "pairs of up to 512 subwords" in capsys.readouterr().out
 
 
@@ -96,9 +100,9 @@ def test_a_text_with_long_sentences(folder, capsys):
     ],
 )  # fmt: skip
 def test_the_precision(monkeypatch, device, width, has_bfloat16, precision):
-    monkeypatch.setattr(recipe, "has_bfloat16", lambda used: has_bfloat16)
-    (size,) = {size.d_model: size for size in recipe.SIZES if size.d_model == width}.values()
-    assert recipe._precision(size, device) == precision
+    monkeypatch.setattr(plan, "has_bfloat16", lambda used: has_bfloat16)
+    (size,) = {size.d_model: size for size in SIZES if size.d_model == width}.values()
+    assert plan._precision(size, device) == precision
 
 
 def test_a_small_tsv_file(capsys, folder):
@@ -123,8 +127,8 @@ def test_more_time_gives_more_steps_and_odd_text_is_reported(folder, capsys):
         make()
     longer = make("--force", minutes=600)
     most = longer.training.max_steps
-    assert config.training.max_steps < most and most > 0.9 * recipe.FEWEST_STEPS
-    assert most <= recipe.FEWEST_STEPS
+    assert config.training.max_steps < most and most > 0.9 * FEWEST_STEPS
+    assert most <= FEWEST_STEPS
     assert (config.consistency.method, longer.consistency.method) == (None, "r_drop")
 
 
@@ -133,7 +137,7 @@ def test_more_time_gives_more_steps_and_odd_text_is_reported(folder, capsys):
 
 @pytest.mark.parametrize("most", [1, 7, 59, 100, 119, 999, 1000, 1234, 6250, 99_999, 1_234_567])
 def test_any_number_of_steps(most):
-    draft = recipe.Draft(Path("my.yaml"), PLACE)
+    draft = Draft(Path("my.yaml"), PLACE)
     draft.set_steps(most)
     config = draft.config()
     assert 0.9 * most <= config.training.max_steps <= most
@@ -159,17 +163,17 @@ def test_a_larger_model_needs_text_and_time(pairs, hours, size):
 
     def measure(size):
         step = size.num_layers * size.d_model**2 / 1e6
-        return recipe.Timing(size, "cpu", step, 60, pairs // 100, int(3600 * hours / step))
+        return timing.Timing(size, "cpu", step, 60, pairs // 100, int(3600 * hours / step))
 
-    draft = recipe.Draft(Path("my.yaml"), PLACE)
-    lines = recipe.choose_size(draft, pairs, measure)
+    draft = Draft(Path("my.yaml"), PLACE)
+    lines = plan.choose_size(draft, pairs, measure)
     model = draft.config().model
     assert (model.d_model, model.num_layers) == size and f"d_model {size[0]}," in lines[0]
 
 
 def test_a_recipe_has_the_keys_of_the_template():
     template = yaml.safe_load((ROOT / "configs" / "template.yaml").read_text("utf-8"))
-    own = yaml.safe_load(recipe.Draft(Path("my.yaml"), PLACE).text())
+    own = yaml.safe_load(Draft(Path("my.yaml"), PLACE).text())
     assert {name: list(values) for name, values in own.items() if name != "model_dir"} == {
         name: list(values) for name, values in template.items() if name != "model_dir"
     }
@@ -178,7 +182,7 @@ def test_a_recipe_has_the_keys_of_the_template():
 @pytest.mark.parametrize("text", ["no", "1e3", "a: b", "a #b", "x$", "a\nb", "ü 'q' \"", "x" * 300])
 def test_any_name_is_written_as_yaml(text):
     place = {key: value and text for key, value in PLACE.items()} | {"target_lang": f"{text}x"}
-    config = recipe.Draft(Path(text), place).config()
+    config = Draft(Path(text), place).config()
     assert (config.model_dir, config.data.root, config.data.train) == (text, text, text)
     assert (config.data.source_lang, config.data.target_lang) == (text, f"{text}x")
 

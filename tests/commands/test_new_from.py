@@ -15,7 +15,8 @@ from tests.support import (
 )
 from transformer_mt.data.spans import SYMBOLS
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training import recipe, run, settings
+from transformer_mt.training import run, settings
+from transformer_mt.training.recipes import timing
 from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(350)
@@ -31,7 +32,7 @@ def general(tmp_path_factory):
 def folder(tmp_path, monkeypatch):
     """The current folder, with text of both kinds. Speeds are measured in a moment."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recipe, "MEASURED_SECONDS", 0.01)
+    monkeypatch.setattr(timing, "MEASURED_SECONDS", 0.01)
     monkeypatch.setattr(run, "seconds_per_step", partial(run.seconds_per_step, seconds=0.01))
     write_pairs(tmp_path / "corpus", "train", PAIRS[:150])
     write_pairs(tmp_path / "general", "news", PAIRS[150:])

@@ -22,7 +22,8 @@ from transformer_mt.commands import new
 from transformer_mt.config import file as config_file
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.prepare import prepare
-from transformer_mt.training import recipe, run
+from transformer_mt.training import run
+from transformer_mt.training.recipes import timing
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
@@ -275,7 +276,7 @@ def test_messages_of_a_command(folder):
 @pytest.fixture
 def make(folder, monkeypatch):
     """Writes a recipe, and returns the section `data` of its config."""
-    monkeypatch.setattr(recipe, "MEASURED_SECONDS", 0.01)
+    monkeypatch.setattr(timing, "MEASURED_SECONDS", 0.01)
     monkeypatch.setattr(run, "seconds_per_step", partial(run.seconds_per_step, seconds=0.01))
 
     def make(**flags):

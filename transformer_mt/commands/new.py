@@ -117,13 +117,13 @@ def run(options: argparse.Namespace) -> None:
     place = _place(options)
     symbols = read_symbols(options.add_symbols) if options.add_symbols else []
     # Paddle takes seconds to import; wrong arguments are reported before that.
-    from transformer_mt.training import fine_tuning_recipe, recipe
+    from transformer_mt.training.recipes import fine_tuning, new_model
 
     time = options.minutes or DEFAULT_MINUTES, options.device
     if options.base is None:
-        text, reasons = recipe.make_recipe(path, place, *time)
+        text, reasons = new_model.make_recipe(path, place, *time)
     else:
-        text, reasons = fine_tuning_recipe.make_recipe(path, options.base, place, symbols, *time)
+        text, reasons = fine_tuning.make_recipe(path, options.base, place, symbols, *time)
     write_atomically(path, text)
     show(f"\n{path} is written. This is what it says:")
     for line in reasons:

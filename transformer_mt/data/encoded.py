@@ -188,7 +188,7 @@ class PairChanges:
         return changed, is_matched
 
     def for_measuring(self) -> PairChanges:
-        """Those of a text that is not trained on, such as the dev set: symbols, and nothing else."""
+        """Those of a text that is not trained on, such as the dev set: only symbols."""
         return replace(self, drop_unmatched=False, input_noise=0.0, annotations=None)
 
     def keeps(self, is_matched: bool) -> bool:

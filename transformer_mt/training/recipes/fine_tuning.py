@@ -18,17 +18,10 @@ from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
 from transformer_mt.training import settings
 from transformer_mt.training.advice import advice
 from transformer_mt.training.fine_tuning import PERCENTAGES
-from transformer_mt.training.recipe import (
-    BEAM_TIME,
-    FEWEST_STEPS,
-    MOST_EPOCHS,
-    VALIDATIONS,
-    Draft,
-    Timing,
-    choose_protected,
-    measure,
-    warn_if_slowed,
-)
+from transformer_mt.training.recipes.draft import FEWEST_STEPS, VALIDATIONS, Draft
+from transformer_mt.training.recipes.plan import MOST_EPOCHS
+from transformer_mt.training.recipes.text import choose_protected
+from transformer_mt.training.recipes.timing import BEAM_TIME, Timing, measure, warn_if_slowed
 from transformer_mt.training.run import prepare_for
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, say, warn

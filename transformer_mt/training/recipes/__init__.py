@@ -1,0 +1,1 @@
+"""Recipes that fit a text and a time, which the command `new` writes."""
