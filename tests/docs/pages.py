@@ -32,24 +32,17 @@ class Page:
     anchors: set[str] = field(default_factory=set)
     blocks: list[Block] = field(default_factory=list)
     spans: list[str] = field(default_factory=list)  # `code` in the running text
-    tables: list[list[list[str]]] = field(default_factory=list)  # tables of rows of cells
 
     def blocks_in(self, *languages: str) -> list[Block]:
         return [block for block in self.blocks if block.language in languages]
 
 
 def parse(text: str, path: str = "page.md") -> Page:
-    page, seen, is_heading, row = Page(path), Counter(), False, None
+    page, seen, is_heading = Page(path), Counter(), False
     for token in _MARKDOWN.parse(text):
         line = token.map[0] + 1 if token.map else 0
         if token.type in ("heading_open", "heading_close"):
             is_heading = token.type == "heading_open"
-        elif token.type == "table_open":
-            page.tables.append([])
-        elif token.type in ("tr_open", "tr_close"):
-            row = [] if token.type == "tr_open" else None
-            if row is not None:
-                page.tables[-1].append(row)
         elif token.type in ("fence", "code_block"):
             language = (token.info.split() or [""])[0] if token.type == "fence" else "indented"
             page.blocks.append(Block(token.content, line + (token.type == "fence"), language))
@@ -71,8 +64,6 @@ def parse(text: str, path: str = "page.md") -> Page:
                 page.anchors.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
                 seen[anchor] += 1
                 page.headings.append((title, line))
-            if row is not None:
-                row.append(token.content)
     return page
 
 

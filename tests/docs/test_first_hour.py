@@ -53,7 +53,9 @@ class Newcomer:
                     self.serve(command)
                 else:
                     self.type(["bash", "-c", command])
-                    self.edit(page, command)
+                    words = command.split()
+                    if "new" in words[:4]:
+                        shorten(self.folder / words[words.index("new") + 1])
 
     def type(self, command: list[str]) -> None:
         with self.started(command) as process:
@@ -85,34 +87,10 @@ class Newcomer:
             stderr=subprocess.STDOUT,
         )
 
-    def edit(self, page: Page, command: str) -> None:
-        """After `cp configs/RECIPE COPY`, edits the copy as the page's table of keys says. After
-        `new RECIPE`, shortens its training."""
-        words = command.split()
-        if words[0] == "cp" and words[1].startswith("configs/"):
-            edits = asked_edits(page)
-            assert edits
-            edit_recipe(self.folder / words[2], edits)
-        elif "new" in words[:4]:
-            edit_recipe(self.folder / words[words.index("new") + 1], {})
 
-
-def asked_edits(page: Page) -> dict[str, object]:
-    """The keys and values of the first table whose first column names config keys and whose last
-    column holds values, such as {"data.root": "corpus"}."""
-    for table in page.tables:
-        rows = [(row[0].strip("`"), re.fullmatch(r"`([^`]*)`", row[-1])) for row in table[1:]]
-        if all(re.fullmatch(r"model_dir|[a-z_]+\.[a-z_]+", key) and value for key, value in rows):
-            return {key: yaml.safe_load(value[1]) for key, value in rows}
-    return {}
-
-
-def edit_recipe(path: Path, edits: dict[str, object]) -> None:
-    """Changes values of a recipe, and shortens its training."""
+def shorten(path: Path) -> None:
+    """Shortens the training of a recipe."""
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for key, value in edits.items():
-        section, _, name = key.rpartition(".")
-        (values[section] if section else values)[name] = value
     for key, value in SHORT.items():
         if key in values["training"] or key == "log_every":
             values["training"][key] = value
@@ -130,7 +108,7 @@ def make_clone(folder: Path) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     for recipe in (folder / "configs").glob("*.yaml"):
-        edit_recipe(recipe, {})
+        shorten(recipe)
     for split, count in LINES.items():
         for lang in ("en", "de"):
             path = folder / "data" / "demo" / f"{split}.{lang}"
@@ -181,7 +159,7 @@ def test_the_tutorials_have_the_same_commands():
     def commands_of(name: str) -> list[str]:
         blocks = find_page(name).blocks_in("bash")
         found = [command for block in blocks for command in commands(block.text)]
-        return [re.sub(r'\.(zh|de)\b|_zh_en|"[^"]*"', "", command) for command in found]
+        return [re.sub(r'(?<=[. ])(zh|de)\b|"[^"]*"', "", command) for command in found]
 
     assert commands_of("docs/tutorial.md") == commands_of("docs/tutorial.zh.md")
 
