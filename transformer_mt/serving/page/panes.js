@@ -185,11 +185,11 @@ source.addEventListener("keyup", ({ key }) => {
   if (/^(Arrow|Home|End|Page)/.test(key)) light(wordAtCursor());
 });
 translation.addEventListener("pointerover", ({ target }) => light(target));
-// A word that the keyboard has lit is dark again when the focus leaves its text. A tap lights its
-// word before the focus moves, so that word stays lit.
+// A word is dark again when the focus leaves its text, but for the other translations of it. A tap
+// lights its word before the focus moves, so that word stays lit.
 for (const [element, words] of [[source, mirror], [translation, null]])
-  element.addEventListener("focusout", ({ target }) => {
-    if ((words ?? target).contains(lit[0])) light(null);
+  element.addEventListener("focusout", ({ target, relatedTarget }) => {
+    if (!relatedTarget?.closest("#others") && (words ?? target).contains(lit[0])) light(null);
   });
 
 // ---- The keyboard ----
