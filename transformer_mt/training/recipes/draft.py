@@ -14,7 +14,7 @@ from transformer_mt.utils.console import quoted, visible
 
 # The length of the longest pair that is read, in subwords, unless many are longer.
 USUAL_LENGTH = 256
-# The size of the vocabulary before it is chosen.
+# The size of a joint vocabulary for the largest texts, and of one that is not chosen yet.
 LARGEST_VOCABULARY = 32_000
 # A small text is seen for at least this number of steps.
 FEWEST_STEPS = 1000

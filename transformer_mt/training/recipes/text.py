@@ -1,4 +1,4 @@
-"""What a recipe says of a text: its subwords, and what of it is protected."""
+"""What a recipe says of a text: its subwords, what of it is protected, and how long its pairs may be."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def _needed(characters: Counter[str], coverage: float) -> int:
 
 
 def fit_vocabulary(draft: Draft, smallest: list[int]) -> PreparedData:
-    """Prepares the data. Shrinks a vocabulary as long as most of its subwords are rare."""
+    """Prepares the data. Shrinks a vocabulary as long as most of its subwords are rare, and has
+    longer pairs read if there are many."""
     while True:
         _, data = prepare_for(draft.config())
         before = dict(draft.vocabulary)
