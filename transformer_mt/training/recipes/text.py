@@ -1,4 +1,4 @@
-"""What a recipe says of a text: its subwords, what of it is protected, and how long its pairs may be."""
+"""What a recipe says of a text: its subwords, what is protected, and how long pairs may be."""
 
 from __future__ import annotations
 
